@@ -1,0 +1,82 @@
+"""Which wheels the lock pins and what is kept of each; the refresh command turns this into hashes."""
+
+from dataclasses import dataclass
+
+from kbuild.resources import data_json
+
+# NVIDIA's meta-package `cuda-toolkit` names a consistent set of component versions for each patch release.
+CUDA_RELEASES = {"13.0": "13.0.2", "13.2": "13.2.2"}
+
+_CU13 = "nvidia/cu13"
+
+# What a component contributes to compiling and linking. cicc carries its own copy of libnvvm, so the library
+# stays behind, and the math libraries come as headers: kernels link them through torch.
+_COMPONENTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "nvcc": ("nvidia-cuda-nvcc", ("bin/**",), ("bin/*",)),
+    "nvvm": ("nvidia-nvvm", ("nvvm/**",), ("nvvm/bin/*",)),
+    "crt": ("nvidia-cuda-crt", ("include/**",), ()),
+    "runtime": ("nvidia-cuda-runtime", ("include/**", "lib/libcuda*"), ()),
+    "cccl": ("nvidia-cuda-cccl", ("include/**",), ()),
+    "cublas": ("nvidia-cublas", ("include/**",), ()),
+    "cusparse": ("nvidia-cusparse", ("include/**",), ()),
+    "cusolver": ("nvidia-cusolver", ("include/**",), ()),
+    "curand": ("nvidia-curand", ("include/**",), ()),
+    "nvjitlink": ("nvidia-nvjitlink", ("include/**",), ()),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A tree before it is pinned. `requirement` is what pip resolves; `companions` are resolved along with it."""
+
+    key: str
+    project: str
+    requirement: str
+    companions: tuple[str, ...]
+    store_suffix: str
+    keep: tuple[str, ...]
+    strip: str
+    executable: tuple[str, ...]
+
+    def store_name(self, version: str) -> str:
+        return f"{self.project}-{version}{self.store_suffix}"
+
+
+def recipes() -> tuple[Recipe, ...]:
+    """One per tree that the matrix uses, in the matrix's order."""
+    matrix = data_json("matrix.json")
+    torches = [_torch(minor, entry["tree"]) for minor, entry in matrix["torch"].items()]
+    cudas = [
+        _cuda(toolkit["cuda"], key)
+        for toolkit in matrix["toolkits"].values()
+        for key in toolkit.get("trees", ())
+    ]
+    return (*torches, *cudas)
+
+
+def _torch(minor: str, key: str) -> Recipe:
+    return Recipe(
+        key=key,
+        project="torch",
+        requirement=f"torch=={minor}.*",
+        companions=(),
+        store_suffix="-headers",
+        keep=("torch/include/**",),
+        strip="torch",
+        executable=(),
+    )
+
+
+def _cuda(cuda: str, key: str) -> Recipe:
+    component = key.removeprefix(f"cuda-{cuda}-")
+    project, keep, executable = _COMPONENTS[component]
+    return Recipe(
+        key=key,
+        project=project,
+        requirement=f"{project}=={cuda}.*" if component == "nvjitlink" else project,
+        companions=(f"cuda-toolkit[all]=={CUDA_RELEASES[cuda]}",),
+        store_suffix="",
+        keep=tuple(f"{_CU13}/{glob}" for glob in keep),
+        strip=_CU13,
+        executable=executable,
+    )
