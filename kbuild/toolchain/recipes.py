@@ -12,7 +12,7 @@ _CU13 = "nvidia/cu13"
 # What a component contributes to compiling and linking. cicc carries its own copy of libnvvm, so the library
 # stays behind, and the math libraries come as headers: kernels link them through torch.
 _COMPONENTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "nvcc": ("nvidia-cuda-nvcc", ("bin/**",), ("bin/*",)),
+    "nvcc": ("nvidia-cuda-nvcc", ("bin/**", "include/**"), ("bin/*",)),
     "nvvm": ("nvidia-nvvm", ("nvvm/**",), ("nvvm/bin/*",)),
     "crt": ("nvidia-cuda-crt", ("include/**",), ()),
     "runtime": ("nvidia-cuda-runtime", ("include/**", "lib/libcuda*"), ()),
