@@ -88,11 +88,7 @@ def plan_spans(members: Iterable[Member], *, gap: int, length: int) -> tuple[Spa
     """Join members at most `gap` bytes apart, as long as a span stays within `length` bytes or is one member."""
     groups: list[list[Member]] = []
     for member in members:
-        if (
-            groups
-            and member.start - groups[-1][-1].end <= gap
-            and member.end - groups[-1][0].start <= length
-        ):
+        if groups and member.start - groups[-1][-1].end <= gap and member.end - groups[-1][0].start <= length:
             groups[-1].append(member)
         else:
             groups.append([member])
