@@ -135,7 +135,7 @@ def load_lock() -> Lock:
 
 
 def store_path(tree: Tree, store_dir: str = STORE_DIR) -> str:
-    """The path of a tree in the Nix store; a function of name and hash alone (what `--print-fixed-path` prints)."""
+    """Where a tree lies in the Nix store: what `nix-store --print-fixed-path` says, computed without Nix."""
     inner = b64decode(tree.nar_hash.removeprefix("sha256-")).hex()
     fingerprint = f"source:sha256:{inner}:{store_dir}:{tree.store_name}"
     digest = hashlib.sha256(fingerprint.encode()).digest()

@@ -48,9 +48,10 @@ def _node(path: Path, emit: Callable[[bytes], None]) -> int:
         raise ValueError(f"{path}: neither a regular file nor a folder")
     if path.is_dir():
         emit(_string(b"directory"))
-        for name in sorted(os.listdir(os.fsencode(path))):
+        for entry in sorted(path.iterdir(), key=os.fsencode):
+            name = os.fsencode(entry.name)
             emit(_string(b"entry") + _string(b"(") + _string(b"name") + _string(name) + _string(b"node"))
-            files += _node(path / os.fsdecode(name), emit)
+            files += _node(entry, emit)
             emit(_string(b")"))
     else:
         files = 1

@@ -27,7 +27,7 @@ _COMPONENTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A tree before it is pinned. `requirement` is what pip resolves; `companions` are resolved along with it."""
+    """A tree before it is pinned: pip resolves `requirement` together with its `companions`."""
 
     key: str
     project: str

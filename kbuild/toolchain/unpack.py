@@ -56,7 +56,7 @@ class Source(Protocol):
 
 
 def members_of(tree: Tree, wheel: zipfile.ZipFile) -> tuple[Member, ...]:
-    """The members a tree keeps, in the order of the file. Raises CorruptMemberError for what cannot be kept."""
+    """What a tree keeps, in the order of the file. Raises CorruptMemberError for what cannot be kept."""
     infos = sorted(wheel.infolist(), key=lambda info: info.header_offset)
     ends = [info.header_offset for info in infos[1:]] + [wheel.start_dir]
     members: list[Member] = []
@@ -85,7 +85,7 @@ def members_of(tree: Tree, wheel: zipfile.ZipFile) -> tuple[Member, ...]:
 
 
 def plan_spans(members: Iterable[Member], *, gap: int, length: int) -> tuple[Span, ...]:
-    """Join members at most `gap` bytes apart, as long as a span stays within `length` bytes or is one member."""
+    """Join members at most `gap` bytes apart into spans of at most `length` bytes, or of one member."""
     groups: list[list[Member]] = []
     for member in members:
         if groups and member.start - groups[-1][-1].end <= gap and member.end - groups[-1][0].start <= length:
@@ -121,7 +121,8 @@ def unpack(member: Member, source: Source, root: Path) -> None:
     if (crc, size) != (member.crc, member.size):
         partial.unlink()
         raise CorruptMemberError(
-            f"{member.path}: expected {member.size} bytes with CRC {member.crc:08x}, got {size} with {crc:08x}"
+            f"{member.path}: expected {member.size} bytes with CRC {member.crc:08x}, "
+            f"got {size} with CRC {crc:08x}"
         )
     partial.chmod(0o755 if member.executable else 0o644)
     partial.replace(path)
@@ -164,7 +165,7 @@ class FileSource:
 
 
 def unpack_file(wheel: Path, tree: Tree, root: Path, advance: Callable[[int], None]) -> None:
-    """Unpack the kept members of a wheel on disk. `advance` hears of the compressed bytes as they are done."""
+    """Unpack what a tree keeps of a wheel on disk. `advance` hears of the compressed bytes done."""
     with zipfile.ZipFile(wheel) as archive:
         members = members_of(tree, archive)
     source = FileSource(wheel)
