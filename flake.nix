@@ -1,0 +1,5 @@
+{
+  description = "kbuild: build, verify and publish PyTorch kernels";
+
+  outputs = { self }: import ./kbuild/nix { package = ./kbuild; };
+}

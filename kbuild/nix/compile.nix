@@ -1,0 +1,67 @@
+# One translation unit -> one object file, one derivation.
+#
+# Only what the unit can see is an input: its own text, the headers listed in build.toml, and the PyTorch and CUDA
+# headers of its row where its section asks for them. A unit whose section does not depend on torch therefore has
+# the same hash, and is compiled once, for every PyTorch release.
+{
+  host,
+  step,
+  tree,
+  toolkit,
+  matrix,
+  ...
+}:
+{
+  project,
+  row,
+  unit,
+  # null for the files of [torch], else the [kernel.*] section
+  section,
+  # { token; atLink; } from variant.nix
+  namespace,
+}:
+let
+  isBinding = section == null;
+  usesTorch = isBinding || builtins.elem "torch" section.depends;
+  candidates =
+    if isBinding then project.units project.torch.src else project.units section.src;
+  headers = project.kernelHeaders ++ (if usesTorch then project.torchHeaders else [ ]);
+  includes = if isBinding then project.torch.include or [ ] else section.include;
+  unsupported = builtins.filter (d: d != "torch") (if isBinding then [ ] else section.depends);
+  cuda = if row.backend == "cuda" then toolkit row.compute else null;
+in
+if unsupported != [ ] then
+  throw "kbuild: [kernel.${section.id}] depends on ${builtins.concatStringsSep ", " unsupported}, which this builder has no source for"
+else
+  step {
+    name = "${builtins.replaceStrings [ "/" ] [ "-" ] unit}.o";
+    step = ./steps/compile.py;
+    inputs = {
+      source = project.sourceTree "source" ([ unit ] ++ headers ++ project.alsoIncluded unit candidates);
+      inherit unit includes;
+      flags =
+        if isBinding then project.torch.cxx-flags or [ ] else section.cxx-flags;
+      cuda_flags = if isBinding then [ ] else section.cuda-flags;
+      defines = [
+        "${if row.backend == "cuda" then "CUDA_KERNEL" else "CPU_KERNEL"}"
+      ]
+      ++ (
+        if !usesTorch then
+          [ ]
+        else
+          [ "TORCH_EXTENSION_NAME=${namespace.token}" ]
+          ++ (if namespace.atLink then [ "KBUILD_NAMESPACE_AT_LINK" ] else [ ])
+          ++ (if row.stable != null then [ "TORCH_TARGET_VERSION=${matrix.torch.${row.torch}.target_version}" ] else [ ])
+      );
+      torch = if usesTorch then "${tree matrix.torch.${row.torch}.tree}" else null;
+      registration = if usesTorch then "${./registration}" else null;
+      toolkit = if cuda == null then null else "${cuda.root}";
+      capabilities =
+        if cuda == null then
+          [ ]
+        else if isBinding then
+          builtins.concatLists (builtins.attrValues row.capabilities)
+        else
+          row.capabilities.${section.id};
+    };
+  }

@@ -1,0 +1,117 @@
+# A row of a project -> the folder that goes into build/<variant>/.
+{
+  host,
+  package,
+  provenance,
+  step,
+  compile,
+  link,
+  util,
+  ...
+}:
+project: row:
+let
+  inherit (project) general pythonName;
+  noarch = project.framework ? noarch;
+  sections = builtins.filter (
+    s: s.backend == row.backend && (row.backend != "cuda" || row.capabilities ? ${s.id})
+  ) project.sections;
+
+  compiled = project.torch.src or [ ] ++ builtins.concatMap (s: s.src) sections;
+  packageFiles = project.packageFiles;
+
+  # The op namespace changes when, and only when, the code of this variant does.
+  digest = builtins.substring 0 12 (
+    builtins.hashString "sha256" (
+      builtins.toJSON [
+        row.variant
+        (builtins.hashFile "sha256" (project.path + "/build.toml"))
+        (map (file: [
+          file
+          (builtins.hashFile "sha256" (project.path + "/${file}"))
+        ]) (if noarch then packageFiles else compiled))
+      ]
+    )
+  );
+  backendName = if noarch then "" else "${row.backend}_";
+  namespace = "_${pythonName}_${backendName}${digest}";
+
+  # Bindings that name TORCH_EXTENSION_NAME only inside the registration macros get their namespace at link time.
+  macros =
+    map (m: "${m}(TORCH_EXTENSION_NAME") [
+      "TORCH_LIBRARY_EXPAND"
+      "TORCH_LIBRARY_IMPL_EXPAND"
+      "REGISTER_EXTENSION"
+    ];
+  torchFiles =
+    project.torch.src or [ ] ++ builtins.concatMap (s: if builtins.elem "torch" s.depends then s.src else [ ]) sections;
+  bakes =
+    file:
+    util.hasInfix "TORCH_EXTENSION_NAME" (
+      builtins.replaceStrings macros (map (_: "") macros) (builtins.readFile (project.path + "/${file}"))
+    );
+  atLink = row.stable == null && !(builtins.any bakes torchFiles);
+
+  object =
+    section: unit:
+    "${compile {
+      inherit
+        project
+        row
+        unit
+        section
+        ;
+      namespace = {
+        inherit atLink;
+        token = if atLink then "kbuild_extension" else namespace;
+      };
+    }}";
+  objects =
+    map (object null) (project.units project.torch.src)
+    ++ builtins.concatMap (section: map (object section) (project.units section.src)) sections;
+
+  library = link {
+    name = "${general.name}-${row.variant}-library";
+    inherit row objects namespace;
+  };
+in
+step {
+  name = "${general.name}-${row.variant}";
+  step = ./steps/assemble.py;
+  # Just the modules that write metadata.json, so that an edit of the command line rebuilds nothing.
+  modules = [
+    (builtins.path {
+      name = "kbuild-metadata";
+      path = dirOf package;
+      filter =
+        file: type:
+        builtins.elem (toString file) (
+          [ (toString package) ]
+          ++ map (name: toString (package + "/${name}")) [
+            "__init__.py"
+            "errors.py"
+            "metadata.py"
+          ]
+        );
+    })
+  ];
+  inputs = {
+    inherit namespace noarch;
+    files = "${project.sourceTree "package" packageFiles}/torch-ext/${pythonName}";
+    library = if noarch then null else "${library}";
+    metadata = {
+      inherit (general) name license version;
+      id = "${namespace}_${builtins.replaceStrings [ "-" ] [ "_" ] row.variant}";
+      upstream = general.upstream or null;
+      source = general.source or null;
+      python_depends = (general.python-depends or [ ]) ++ (general.${row.backend}.python-depends or [ ]);
+      kernel_depends = (general.kernel-depends or [ ]) ++ (general.${row.backend}.kernel-depends or [ ]);
+      backend = row.backend;
+      archs = if row.backend == "cuda" && !noarch then
+        builtins.sort builtins.lessThan (util.unique (builtins.concatLists (builtins.attrValues row.capabilities)))
+      else
+        null;
+      inherit provenance;
+    };
+  };
+}
