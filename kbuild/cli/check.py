@@ -1,0 +1,54 @@
+"""`kbuild check`: validate build.toml, layout and sources."""
+
+import json
+from pathlib import Path
+
+import click
+
+from kbuild.cli import COMMANDS
+from kbuild.diagnostics import Report, Severity
+from kbuild.errors import ExitCode
+from kbuild.project import Project
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option("--strict", is_flag=True, help="Fail on warnings too.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.pass_context
+def check(ctx: click.Context, path: Path | None, strict: bool, form: str) -> None:
+    """Validate build.toml, layout and sources of the project at PATH.
+
+    PATH is the project folder or its build.toml; without it the current folder and its parents are searched.
+    Exits 1 where there are errors. Needs no Nix, no PyTorch and no network.
+    """
+    project = Project.open(path, migrate="migrate" in COMMANDS)
+    report = project.report
+    if form == "json":
+        click.echo(json.dumps(report.as_json(), indent=2))
+    elif len(report):
+        click.echo(report.as_text())
+    click.echo(_summary(project, report), err=True)
+    failed = not report.ok or (strict and len(report) > 0)
+    ctx.exit(ExitCode.FINDINGS if failed else ExitCode.OK)
+
+
+def _summary(project: Project, report: Report) -> str:
+    counts = [
+        _plural(sum(d.severity is severity for d in report), severity.value)
+        for severity in (Severity.ERROR, Severity.WARNING)
+    ]
+    name = project.root.name if project.config is None else project.config.general.name
+    return f"{name}: {', '.join(counts)}"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count or 'no'} {word}s"

@@ -1,0 +1,1 @@
+"""`build.toml`, and nothing else: text with positions, editions, schema, model, rules."""

@@ -1,0 +1,336 @@
+"""What must hold on disk for a build to succeed: sources that exist and are visible, headers, the package."""
+
+import posixpath
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbuild.config.model import Config, TorchNoarch
+from kbuild.config.source import Source
+from kbuild.diagnostics import Report, Span
+from kbuild.sources.files import COMPILED, CONFIG_NAME, HEADERS, candidates, inside, is_source, walk
+from kbuild.sources.includes import Include, includes
+from kbuild.text import did_you_mean
+
+# The public builder has this folder on every include path.
+_IMPLICIT_INCLUDE = "csrc"
+# Builders write it beside the bindings; a copy that lies there from work in place does no harm.
+_GENERATED_HEADER = "-ext/registration.h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One entry of a `src` array: its place in the file's key space, as written, and normalised."""
+
+    where: tuple[str | int, ...]
+    written: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The layout rules of one project; each adds to the report."""
+
+    root: Path
+    source: Source
+    config: Config
+    tracked: frozenset[str] | None
+    report: Report
+
+    def check(self) -> None:
+        listed = list(self._listed())
+        existing = [entry for entry in listed if self._source_is_usable(entry)]
+        self._binding_sources(existing)
+        self._include_folders()
+        self._package()
+        self._headers_are_listed({entry.path for entry in existing})
+        self._is_tracked(existing)
+
+    def _listed(self) -> Iterator[Listed]:
+        """Every `src` entry once, however many sections name the file."""
+        seen = set()
+        for where, written in self._src_entries():
+            path = posixpath.normpath(written)
+            if path not in seen:
+                seen.add(path)
+                yield Listed(where=where, written=written, path=path)
+
+    def _src_entries(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        framework = self.config.framework
+        if not isinstance(framework, TorchNoarch):
+            for index, written in enumerate(framework.src):
+                yield (framework.key, "src", index), written
+        for kernel in self.config.kernels:
+            for index, written in enumerate(kernel.src):
+                yield ("kernel", kernel.id, "src", index), written
+
+    def _error(self, code: str, message: str, entry: Listed, *, hint: str | None = None) -> None:
+        self.report.error(code, message, self.source.value(*entry.where), hint=hint)
+
+    def _source_is_usable(self, entry: Listed) -> bool:
+        full = self.root / entry.path
+        if inside(entry.written) is None:
+            self._error(
+                "outside-project",
+                f"{entry.written!r} lies outside the project: a build never sees it",
+                entry,
+                hint="copy the file into the project and name it relative to build.toml",
+            )
+        elif full.is_dir():
+            self._error(
+                "not-a-file",
+                f"{entry.written!r} is a folder; src takes files",
+                entry,
+                hint=_src_of(path for path in walk(self.root, entry.path) if is_source(path)),
+            )
+        elif not full.is_file():
+            self._missing_source(entry)
+        elif not full.resolve().is_relative_to(self.root):
+            self._error(
+                "outside-project",
+                f"{entry.written!r} links to {full.resolve()}, outside the project: a build never sees it",
+                entry,
+                hint="replace the link by a copy of the file",
+            )
+        else:
+            if not is_source(entry.path):
+                self.report.warning(
+                    "odd-source",
+                    f"{entry.written!r} is neither compiled nor known as a header",
+                    self.source.value(*entry.where),
+                    hint=f"compiled: {' '.join(COMPILED)}; headers: {' '.join(HEADERS)}",
+                )
+            return True
+        return False
+
+    def _missing_source(self, entry: Listed) -> None:
+        if any(character in entry.written for character in "*?["):
+            matches = sorted(
+                path.relative_to(self.root).as_posix() for path in _glob(self.root, entry.written)
+            )
+            self._error(
+                "glob-in-src",
+                f"{entry.written!r} is a pattern; src takes file names only",
+                entry,
+                hint=_src_of(matches) or "it matches no file",
+            )
+            return
+        folder = posixpath.dirname(entry.path) or "."
+        names = [path for path in _walk_shallow(self.root, folder) if is_source(path)]
+        self._error(
+            "missing-source",
+            f"there is no file {entry.written!r}.{did_you_mean(entry.path, names)}",
+            entry,
+            hint="paths are relative to build.toml, with / between folders",
+        )
+
+    def _binding_sources(self, existing: list[Listed]) -> None:
+        framework = self.config.framework
+        if isinstance(framework, TorchNoarch):
+            return
+        listed = {entry.path for entry in existing}
+        if not any(inside(path) in listed and path.endswith(COMPILED) for path in framework.src):
+            self.report.error(
+                "no-binding",
+                f"{framework.key}.src names no source file to compile, so no operation would be registered",
+                self.source.key(framework.key, "src"),
+                hint=f'add the bindings, for example "{framework.folder}/torch_binding.cpp"',
+            )
+        for path in walk(self.root, framework.folder):
+            if path.endswith(COMPILED) and path not in listed:
+                self.report.warning(
+                    "unlisted-binding",
+                    f"{path} is in no src: it is not compiled",
+                    self.source.key(framework.key, "src"),
+                    hint=f'add "{path}" to {framework.key}.src, or remove the file',
+                )
+
+    def _include_folders(self) -> None:
+        framework = self.config.framework
+        owners: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        if not isinstance(framework, TorchNoarch):
+            owners.append(((framework.key,), framework.include))
+        owners += [(("kernel", kernel.id), kernel.include) for kernel in self.config.kernels]
+        for where, folders in owners:
+            for index, folder in enumerate(folders):
+                span = self.source.value(*where, "include", index)
+                if inside(folder) is None:
+                    self.report.error(
+                        "outside-project",
+                        f"include folder {folder!r} lies outside the project: a build never sees it",
+                        span,
+                        hint="copy the headers into the project and list them in src",
+                    )
+                elif not (self.root / folder).is_dir():
+                    self.report.warning("missing-include", f"there is no folder {folder!r}", span)
+
+    def _package(self) -> None:
+        folder, name = self.config.framework.folder, self.config.general.python_name
+        package = f"{folder}/{name}"
+        span = self.source.value("general", "name")
+        if not (self.root / package / "__init__.py").is_file():
+            others = [path.parent.name for path in sorted((self.root / folder).glob("*/__init__.py"))]
+            self.report.error(
+                "missing-package",
+                f"there is no {package}/__init__.py, the package of kernel {self.config.general.name!r}",
+                span,
+                hint=(
+                    f"rename {folder}/{others[0]} to {package} (dashes of the name become underscores)"
+                    if len(others) == 1
+                    else "create it: it is what users of the kernel import"
+                ),
+            )
+        elif (self.root / package / name).exists():
+            self.report.error(
+                "nested-package",
+                f"{package} must hold nothing named {name}: old loaders would take it for the package",
+                span,
+                hint=f"rename {package}/{name}",
+            )
+
+    def _headers_are_listed(self, listed: set[str]) -> None:
+        framework = self.config.framework
+        sections: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        if not isinstance(framework, TorchNoarch):
+            sections.append((framework.src, framework.include))
+        sections += [(kernel.src, kernel.include) for kernel in self.config.kernels]
+        scanner = _HeaderScan(root=self.root, listed=listed)
+        for src, include in sections:
+            folders = [path for path in map(inside, include) if path is not None]
+            scanner.section([path for path in map(inside, src) if path in listed], folders)
+        for finding in scanner.findings.values():
+            add = self.report.warning if finding.conditional else self.report.error
+            add(
+                "unlisted-header",
+                f"{finding.header} is included{finding.chain} but is in no src: a build does not see it",
+                finding.span,
+                hint=f'add "{finding.header}" to the src of the section that needs it',
+            )
+
+    def _is_tracked(self, existing: list[Listed]) -> None:
+        tracked = self.tracked
+        if tracked is None:
+            return
+        if not tracked:
+            self.report.error(
+                "untracked-project",
+                "git tracks no file of this project, so a build would see none",
+                Span(path=CONFIG_NAME),
+                hint=f"git -C {shlex.quote(str(self.root))} add .",
+            )
+            return
+        for entry in existing:
+            if entry.path not in tracked:
+                self._error(
+                    "untracked-source",
+                    f"{entry.path!r} is not tracked by git: a build does not see it",
+                    entry,
+                    hint=f"git add {shlex.quote(entry.path)}",
+                )
+        listed = {entry.path for entry in existing}
+        for path in sorted(set(candidates(self.root, self.config)) - listed - tracked):
+            if not (self.root / path).is_file():
+                continue
+            # The rest of the folders is the author's; what the package imports is not optional.
+            essential = path == CONFIG_NAME or path.startswith(f"{self.config.framework.folder}/")
+            add = self.report.error if essential else self.report.warning
+            add(
+                "untracked-file",
+                f"{path!r} is not tracked by git: a build does not see it",
+                Span(path=path),
+                hint=f"git add {shlex.quote(path)}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UnlistedHeader:
+    header: str
+    span: Span
+    chain: str
+    conditional: bool
+
+
+class _HeaderScan:
+    """Follows includes inside the project from the sources, and notes headers that no `src` lists."""
+
+    def __init__(self, *, root: Path, listed: set[str]) -> None:
+        self.findings: dict[str, _UnlistedHeader] = {}
+        self._root = root
+        self._listed = listed
+        self._cache: dict[str, tuple[Include, ...]] = {}
+
+    def section(self, sources: Iterable[str], folders: list[str]) -> None:
+        # path -> (how it was reached, whether only under a condition)
+        reached: dict[str, tuple[str, bool]] = dict.fromkeys(sources, ("", False))
+        queue = list(reached)
+        while queue:
+            path = queue.pop(0)
+            chain, conditional = reached[path]
+            for include in self._includes(path):
+                target = self._resolve(include, path, folders)
+                if target is None:
+                    continue
+                maybe = conditional or include.conditional
+                if target not in self._listed:
+                    known = self.findings.get(target)
+                    if known is None or (known.conditional and not maybe):
+                        self.findings[target] = _UnlistedHeader(
+                            header=target,
+                            span=Span(
+                                path=path,
+                                line=include.line,
+                                column=include.column,
+                                length=len(include.target),
+                            ),
+                            chain=chain,
+                            conditional=maybe,
+                        )
+                if target not in reached or (reached[target][1] and not maybe):
+                    reached[target] = (f" by way of {path}{chain}", maybe)
+                    queue.append(target)
+
+    def _includes(self, path: str) -> tuple[Include, ...]:
+        if path not in self._cache:
+            text = (self._root / path).read_text(encoding="utf-8", errors="replace")
+            self._cache[path] = includes(text)
+        return self._cache[path]
+
+    def _resolve(self, include: Include, path: str, folders: list[str]) -> str | None:
+        """The project's file that the compiler would take, or None where it is someone else's."""
+        places = [*folders, _IMPLICIT_INCLUDE]
+        if include.quoted:
+            places.insert(0, posixpath.dirname(path))
+        for place in places:
+            target = inside(posixpath.join(place, include.target))
+            if target is not None and (self._root / target).is_file():
+                return None if target.endswith(_GENERATED_HEADER) else target
+        return None
+
+
+def _src_of(paths: Iterable[str]) -> str | None:
+    names = [f'"{path}"' for path in paths]
+    if len(names) > 20:
+        names = [*names[:20], f"… ({len(names) - 20} more)"]
+    return f"src = [{', '.join(names)}]" if names else None
+
+
+def _glob(root: Path, pattern: str) -> list[Path]:
+    try:
+        return [path for path in root.glob(pattern) if path.is_file() and is_source(path.name)]
+    except (ValueError, NotImplementedError, IndexError):
+        return []
+
+
+def _walk_shallow(root: Path, folder: str) -> list[str]:
+    """Candidates for a misspelled path: the files beside it, or below its nearest existing parent."""
+    while folder != "." and not (root / folder).is_dir():
+        folder = posixpath.dirname(folder) or "."
+    found = []
+    for pattern in ("*", "*/*"):
+        for path in (root / folder).glob(pattern):
+            if path.is_file() and not path.name.startswith("."):
+                found.append(path.relative_to(root).as_posix())
+            if len(found) > 2000:
+                return found
+    return found

@@ -1,0 +1,165 @@
+"""A kernel project on disk: its configuration, and the layout without which a build cannot succeed."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbuild import process
+from kbuild.config import rules
+from kbuild.config.editions import detect, report_old_edition
+from kbuild.config.model import CURRENT_EDITION, Config
+from kbuild.config.schema import read_config
+from kbuild.config.source import Source
+from kbuild.diagnostics import Report, Span
+from kbuild.errors import FindingsError, UsageError
+from kbuild.layout import Layout
+from kbuild.sources.files import CONFIG_NAME, ROOT_FILES, candidates, folders, inside, is_inside_file
+
+Runner = Callable[..., process.Completed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """An opened project. `config` is None where `build.toml` has errors; `report` has every finding.
+
+    `tracked` are the files that git knows of those that matter, relative to the root; None outside of git.
+    """
+
+    root: Path
+    source: Source | None
+    config: Config | None
+    report: Report
+    tracked: frozenset[str] | None
+
+    @classmethod
+    def open(
+        cls, path: Path | None = None, *, runner: Runner = process.run, migrate: bool = False
+    ) -> "Project":
+        """Read and check the project at `path`: its folder, or its `build.toml`.
+
+        Without a path, the current folder and then its parents are searched. `migrate` says whether hints may
+        name the `kbuild migrate` command. Raises UsageError where there is no readable `build.toml`.
+        """
+        root = find_root(path)
+        report = Report()
+        source = _read_source(root, report)
+        config = None if source is None else _read_config(source, report, migrate=migrate)
+        tracked = None if config is None else _ask_git(root, config, report, runner)
+        project = cls(root=root, source=source, config=config, report=report, tracked=tracked)
+        if source is not None and config is not None:
+            Layout(root=root, source=source, config=config, tracked=tracked, report=report).check()
+        return project
+
+    def require_config(self) -> Config:
+        """The configuration. Raises FindingsError, with the findings as text, where there is none."""
+        if self.config is None:
+            raise FindingsError(
+                f"{self.root / CONFIG_NAME} has errors:\n{self.report.as_text()}",
+                hint="`kbuild check` lists every finding of the project",
+            )
+        return self.config
+
+    def visible_files(self) -> tuple[str, ...]:
+        """What a build sees: existing regular files, relative to the root with `/`, sorted.
+
+        `build.toml`, every `src`, the Python package and the tests (by `pyext`), `benchmarks/`, the card and
+        the flake; only what git tracks where the project lies in a git work tree.
+        """
+        config = self.require_config()
+        found = {path for path in candidates(self.root, config) if is_inside_file(self.root, path)}
+        if self.tracked is not None:
+            found &= self.tracked
+        return tuple(sorted(found))
+
+
+def find_root(path: Path | None) -> Path:
+    """The project folder for a command-line PATH (symbolic links resolved).
+
+    Raises UsageError saying where it looked.
+    """
+    start = Path.cwd() if path is None else path
+    if start.is_file():
+        if start.name != CONFIG_NAME:
+            raise UsageError(
+                f"{start} is a file, not a project folder", hint=f"give the folder that holds {CONFIG_NAME}"
+            )
+        return start.parent.resolve()
+    if not start.is_dir():
+        raise UsageError(f"there is no folder {start}")
+    start = start.resolve()
+    if (start / CONFIG_NAME).is_file():
+        return start
+    above = next((parent for parent in start.parents if (parent / CONFIG_NAME).is_file()), None)
+    if path is None and above is not None:
+        return above
+    looked = f"in {start}" + (" or any folder above it" if path is None else "")
+    raise UsageError(
+        f"there is no {CONFIG_NAME} {looked}",
+        hint="run kbuild in a kernel project, or give its path"
+        if above is None
+        else f"there is one in {above}",
+    )
+
+
+def _read_source(root: Path, report: Report) -> Source | None:
+    try:
+        data = (root / CONFIG_NAME).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {root / CONFIG_NAME}: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        report.error(
+            "not-utf-8",
+            f"byte 0x{data[error.start]:02x} is not UTF-8, which TOML requires",
+            Span(
+                path=CONFIG_NAME,
+                line=before.count(b"\n") + 1,
+                column=len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1,
+            ),
+            hint="save the file as UTF-8",
+        )
+        return None
+    if text.startswith("\ufeff"):
+        report.error(
+            "byte-order-mark",
+            "the file starts with a byte order mark, which TOML readers refuse",
+            Span(path=CONFIG_NAME),
+            hint="save the file as UTF-8 without a byte order mark",
+        )
+        text = text[1:]
+    return Source.parse(CONFIG_NAME, text, report)
+
+
+def _read_config(source: Source, report: Report, *, migrate: bool) -> Config | None:
+    detected = detect(source)
+    if detected.edition != CURRENT_EDITION:
+        report_old_edition(detected, report, migrate=migrate)
+        return None
+    config = read_config(source, report)
+    if config is not None:
+        rules.check(config, source, report)
+    return config
+
+
+def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> frozenset[str] | None:
+    """What git tracks of the files that matter, in one call; None where git has no say."""
+    listed = [path for path in map(inside, config.listed_files) if path is not None]
+    paths = dict.fromkeys([*ROOT_FILES, *folders(config), *listed])
+    argv = ["git", "--literal-pathspecs", "ls-files", "-z", "--cached", "--", *paths]
+    try:
+        result = runner(argv, cwd=root, env={**os.environ, "LC_ALL": "C"})
+    except FileNotFoundError:
+        return None
+    if result.ok:
+        return frozenset(path for path in result.stdout.split("\0") if path)
+    if "not a git repository" not in result.stderr:
+        report.warning(
+            "git-failed",
+            f"git cannot say which files it tracks: {result.stderr.strip() or result.returncode}",
+            Span(path=CONFIG_NAME),
+            hint="all files are taken to be visible to the build",
+        )
+    return None
