@@ -13,8 +13,17 @@ from typing import Any
 from kbuild import cachedir, process
 from kbuild.errors import MachineError
 
-# What the build sandbox sees of the machine: the system's programs, libraries and headers; not /home, /root or /usr/local.
-_SYSTEM_PATHS = ("/bin", "/lib", "/lib64", "/usr/bin", "/usr/include", "/usr/lib", "/usr/lib64", "/usr/libexec")
+# What the sandbox sees of the machine: the system's programs, libraries and headers; no /home, /root, /usr/local.
+_SYSTEM_PATHS = (
+    "/bin",
+    "/lib",
+    "/lib64",
+    "/usr/bin",
+    "/usr/include",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/libexec",
+)
 _TOOLS = ("as", "ld", "collect2", "cc1plus", "cc1")
 _LIBRARIES = ("libstdc++.so.6", "libstdc++.a", "libgcc.a", "libgcc_s.so.1", "crti.o", "crtbeginS.o")
 # nvcc 13 refuses newer host compilers (CUDA installation guide, "Host Compiler Support Policy").
@@ -52,7 +61,8 @@ def detect() -> Host:
     version = _ask(compiler, "-dumpfullversion")
     if int(version.split(".")[0]) > _NEWEST_GCC:
         raise MachineError(
-            f"g++ {version} is newer than nvcc takes (up to {_NEWEST_GCC})", hint="install g++-14 and make it g++"
+            f"g++ {version} is newer than nvcc takes (up to {_NEWEST_GCC})",
+            hint="install g++-14 and make it g++",
         )
     python, extra = _python()
     files = [compiler, *(_program(compiler, tool) for tool in _TOOLS)]
@@ -60,7 +70,7 @@ def detect() -> Host:
     headers = _header_folders(compiler)
     identity = f"g++ {version} {_fingerprint([f for f in files if f is not None], headers)}"
     existing = [p for p in (*_SYSTEM_PATHS, *extra) if Path(p).exists()]
-    return Host(
+    return Host(  # noqa: S604  (a field named shell, not an argument of a subprocess)
         compiler=f"g++ {version}",
         python=python,
         shell="/bin/sh",
@@ -68,6 +78,12 @@ def detect() -> Host:
         identity=identity,
         sandbox_paths=tuple(existing),
     )
+
+
+def jobs() -> int:
+    """How many units to compile at once: one a core, as far as memory goes (nvcc takes up to 3 GiB)."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(os.cpu_count() or 1, memory // (3 << 30)))
 
 
 def _ask(compiler: Path, *arguments: str) -> str:

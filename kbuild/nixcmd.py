@@ -96,8 +96,9 @@ class Nix:
     store: str | None = None
 
     @property
-    def _store(self) -> list[str]:
-        return [] if self.store is None else ["--store", self.store]
+    def store_options(self) -> tuple[str, ...]:
+        """The flags that select the store, for any Nix command."""
+        return () if self.store is None else ("--store", self.store)
 
     def physical(self, path: str) -> Path:
         """Where a store path lies on this machine's disk."""
@@ -106,14 +107,24 @@ class Nix:
         return Path(self.store.removeprefix("local?root=")) / path.lstrip("/")
 
     def _nix(self, *arguments: str) -> list[str]:
-        return ["nix", "--extra-experimental-features", "nix-command flakes", *arguments, *self._store]
+        return ["nix", "--extra-experimental-features", "nix-command flakes", *arguments, *self.store_options]
 
-    def evaluate(self, flake: Path, names: Sequence[str], overrides: Mapping[str, Path]) -> dict[str, Derivation]:
+    def evaluate(
+        self, flake: Path, names: Sequence[str], overrides: Mapping[str, Path]
+    ) -> dict[str, Derivation]:
         """The derivations of these variants of a flake; writes nothing but recipes into the store."""
         listed = " ".join(json.dumps(name) for name in names)
-        pick = "vs: builtins.listToAttrs (map (n: { name = n; value = { drv = vs.${n}.drvPath; out = vs.${n}.outPath; }; })"
+        paths = "{ drv = vs.${n}.drvPath; out = vs.${n}.outPath; }"
+        pick = f"vs: builtins.listToAttrs (map (n: {{ name = n; value = {paths}; }})"
         argv = self._nix("eval", "--json", f"path:{flake}#packages.{SYSTEM}.redistributable")
-        argv += ["--apply", f"{pick} [ {listed} ])", "--no-write-lock-file", "--option", "substitute", "false"]
+        argv += [
+            "--apply",
+            f"{pick} [ {listed} ])",
+            "--no-write-lock-file",
+            "--option",
+            "substitute",
+            "false",
+        ]
         for name, path in overrides.items():
             argv += ["--override-input", name, f"path:{path}"]
         done = process.run(argv)
@@ -123,9 +134,8 @@ class Nix:
 
     def flake_inputs(self, flake: Path) -> dict[str, str]:
         """The names and URLs of a flake's inputs, read from its text without fetching anything."""
-        expression = (
-            f"builtins.mapAttrs (_: i: i.url or \"\") ((import {json.dumps(str(flake / 'flake.nix'))}).inputs or {{ }})"
-        )
+        path = json.dumps(str(flake / "flake.nix"))
+        expression = f'builtins.mapAttrs (_: i: i.url or "") ((import {path}).inputs or {{ }})'
         done = process.run(self._nix("eval", "--impure", "--json", "--expr", expression))
         if not done.ok:
             raise explain(done.stderr, "flake.nix cannot be read")
@@ -141,7 +151,7 @@ class Nix:
 
     def closures(self, drvs: Sequence[str]) -> dict[str, frozenset[str]]:
         """For each derivation, the derivations it needs, itself among them."""
-        done = process.run(["nix-store", *self._store, "--query", "--graph", *drvs])
+        done = process.run(["nix-store", *self.store_options, "--query", "--graph", *drvs])
         if not done.ok:
             raise explain(done.stderr, "Nix cannot read its store")
         needs: dict[str, set[str]] = {}
@@ -166,15 +176,20 @@ class Nix:
 
     def log(self, drv: str) -> str:
         """The kept log of a derivation that was built or failed; empty where there is none."""
-        done = process.run(["nix-store", *self._store, "--read-log", drv])
+        done = process.run(["nix-store", *self.store_options, "--read-log", drv])
         return done.stdout if done.ok else ""
 
     def valid(self, path: str) -> bool:
         """Whether a store path is there and registered."""
-        return process.run(["nix-store", *self._store, "--check-validity", path]).ok
+        return process.run(["nix-store", *self.store_options, "--check-validity", path]).ok
 
     def _realise(self, drvs: Sequence[str], host: Host, settings: Settings, *flags: str) -> list[str]:
-        return ["nix-store", *self._store, "--realise", *drvs, *flags, *settings.flags(host)]
+        return ["nix-store", *self.store_options, "--realise", *drvs, *flags, *settings.flags(host)]
+
+
+def step_name(drv: str) -> str:
+    """What a person calls a derivation: its name without store, hash and suffix."""
+    return drv.removesuffix(".drv")[len("/nix/store/") + 33 :]
 
 
 def probe(store: str | None = None) -> Nix:
@@ -217,8 +232,7 @@ _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
         "put `experimental-features = nix-command flakes` into ~/.config/nix/nix.conf",
     ),
     (
-        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:Operation not permitted|Invalid argument)"
-        r"|build users? have been|the group '\S+' .* does not exist|no build users",
+        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:Operation not permitted|Invalid argument)|no build users",
         MachineError,
         "Nix cannot set up its build sandbox here",
         "run where user namespaces are allowed (in a container: --privileged), or as root",

@@ -1,4 +1,4 @@
-"""The folders a build goes through: the flake that Nix evaluates, and `build/`, where results appear whole or not at all."""
+"""The folders of a build: the flake that Nix evaluates, and `build/`, where results appear whole or not at all."""
 
 import ctypes
 import errno
@@ -32,7 +32,7 @@ _BUILDER = """\
 """
 # Only what the Nix library reads: an edit elsewhere in kbuild changes nothing that is built.
 _BUILDER_FILES = ("__init__.py", "errors.py", "metadata.py")
-_INCOMING = ".incoming-"
+_INCOMING = ".incoming"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +97,13 @@ def build_folder(root: Path) -> Iterator["BuildFolder"]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"another kbuild is writing to {folder}", hint="wait for it to end") from None
-        for stale in folder.glob(f"{_INCOMING}*"):
-            shutil.rmtree(stale, ignore_errors=True)
+        shutil.rmtree(folder / _INCOMING, ignore_errors=True)
         yield BuildFolder(path=folder)
     finally:
+        for empty in (folder / _INCOMING, folder):
+            with suppress(OSError):
+                empty.rmdir()  # only where nothing is left in it
         os.close(lock)
-        with suppress(OSError):
-            folder.rmdir()  # only where nothing was built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class BuildFolder:
 
     def incoming(self, variant: str, source: Path) -> Path:
         """A writable copy of a result beside its final place; the user owns it. Raises MachineError on a full disk."""
-        target = self.path / f"{_INCOMING}{variant}"
+        target = self.path / _INCOMING / variant
         try:
             shutil.copytree(source, target)
             for path in [target, *target.rglob("*")]:
@@ -166,7 +166,7 @@ def _exchange(a: Path, b: Path) -> None:
     if code not in (errno.EINVAL, errno.ENOSYS):
         raise OSError(code, os.strerror(code), str(b))
     # A file system without the exchange: for a moment there is no variant, never a torn one.
-    aside = b.with_name(f"{_INCOMING}old-{b.name}")
+    aside = a.with_name(f"{a.name}.old")
     b.rename(aside)
     a.rename(b)
     aside.rename(a)

@@ -33,18 +33,18 @@ let
       && atLeast (general.cuda.maxver or "999") matrix.toolkits.${compute}.cuda
     );
 
+  sectionsFor = backend: builtins.filter (s: s.backend == backend) sections;
+
   bare = capability: builtins.replaceStrings [ "+PTX" ] [ "" ] capability;
-  cudaSections = builtins.filter (s: s.backend == "cuda") sections;
+  cudaSections = sectionsFor "cuda";
   capabilitiesFor =
     compute: section:
     let
       cuda = matrix.toolkits.${compute}.cuda;
-      declared = section.cuda-capabilities or archs.default.${cuda};
     in
-    if (section.cuda-minver or "0") != "0" && !(atLeast cuda section.cuda-minver) then
-      [ ]
-    else
-      builtins.filter (c: builtins.elem (bare c) archs.toolkits.${cuda}) declared;
+    builtins.filter (c: builtins.elem (bare c) archs.toolkits.${cuda}) (
+      section.cuda-capabilities or archs.default.${cuda}
+    );
   activeSections = compute: builtins.filter (s: atLeast matrix.toolkits.${compute}.cuda (s.cuda-minver or "0")) cudaSections;
   capabilities =
     compute:
@@ -71,7 +71,9 @@ let
   served =
     row:
     builtins.elem (backendOf row.compute) general.backends
+    && sectionsFor (backendOf row.compute) != [ ]
     && toolkitServes row.compute
+    && (row.compute == "cpu" || activeSections row.compute != [ ])
     && noneEmpty (capabilities row.compute);
 
   ordinary = builtins.concatMap (
@@ -87,27 +89,38 @@ let
       [ ]
   ) matrix.rows;
 
-  # The oldest release at or above the stable-ABI version that PyTorch publishes for this compute supplies the headers.
+  # The oldest release that offers the ABI supplies the headers; they do not depend on the CUDA version.
   stable = builtins.concatMap (
     compute:
     let
       version = stableFor (backendOf compute);
-      candidates = builtins.filter (row: row.compute == compute && atLeast row.torch version) matrix.rows;
-      oldest = builtins.head (builtins.sort (a: b: builtins.compareVersions a.torch b.torch < 0) candidates);
+      inBounds =
+        torch:
+        atLeast torch version
+        && atLeast torch (framework.torch.minver or "0")
+        && atLeast (framework.torch.maxver or "999") torch;
+      users = builtins.filter (row: row.compute == compute && inBounds row.torch) matrix.rows;
+      releases = builtins.filter (torch: atLeast torch version) (builtins.attrNames matrix.torch);
+      oldest = builtins.head (builtins.sort (a: b: builtins.compareVersions a b < 0) releases);
+      row = {
+        inherit compute;
+        torch = oldest;
+      };
     in
-    if version == null || candidates == [ ] || !(served oldest) then
+    if version == null || users == [ ] || !(served row) then
       [ ]
     else
-      [ (archRow oldest version "torch-stable-abi${plain version}-${compute}-x86_64-linux") ]
+      [ (archRow row version "torch-stable-abi${plain version}-${compute}-x86_64-linux") ]
   ) (util.unique (map (row: row.compute) matrix.rows));
 
+  # A backend without kernel sections gets a build of Python files only.
   noarch = map (backend: {
     inherit backend;
-    variant = "torch-${backend}";
+    variant = "torch-${if backend == "cann" then "npu" else backend}";
     torch = null;
     stable = null;
     compute = null;
     capabilities = { };
-  }) general.backends;
+  }) (builtins.filter (backend: sectionsFor backend == [ ]) general.backends);
 in
-if framework ? noarch then noarch else ordinary ++ stable
+(if framework ? torch then ordinary ++ stable else [ ]) ++ noarch

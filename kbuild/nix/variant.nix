@@ -12,7 +12,7 @@
 project: row:
 let
   inherit (project) general pythonName;
-  noarch = project.framework ? noarch;
+  noarch = row.compute == null;
   sections = builtins.filter (
     s: s.backend == row.backend && (row.backend != "cuda" || row.capabilities ? ${s.id})
   ) project.sections;
@@ -108,7 +108,7 @@ step {
       kernel_depends = (general.kernel-depends or [ ]) ++ (general.${row.backend}.kernel-depends or [ ]);
       backend = row.backend;
       archs = if row.backend == "cuda" && !noarch then
-        builtins.sort builtins.lessThan (util.unique (builtins.concatLists (builtins.attrValues row.capabilities)))
+        builtins.sort (a: b: builtins.compareVersions a b < 0) (util.unique (builtins.concatLists (builtins.attrValues row.capabilities)))
       else
         null;
       inherit provenance;

@@ -46,7 +46,9 @@ def write_metadata(facts: dict[str, Any], out: Path) -> None:
         name=facts["name"],
         version=facts["version"],
         license=facts["license"],
-        backend=m.BackendInfo(type=m.BackendType(facts["backend"]), archs=None if archs is None else tuple(archs)),
+        backend=m.BackendInfo(
+            type=m.BackendType(facts["backend"]), archs=None if archs is None else tuple(archs)
+        ),
         python_depends=tuple(facts["python_depends"]),
         kernel_depends=tuple(
             m.KernelDependency(repo_id=d["repo-id"], version=d.get("version"), revision=d.get("revision"))

@@ -55,7 +55,13 @@ def main() -> int:
         if not i["toolkit"]:
             print(f"kbuild: {unit} is CUDA code in a section of another backend", file=sys.stderr)
             return 1
-        argv = [f"{i['toolkit']}/bin/nvcc", "-ccbin", host_compiler(), "--threads", os.environ["NIX_BUILD_CORES"]]
+        argv = [
+            f"{i['toolkit']}/bin/nvcc",
+            "-ccbin",
+            host_compiler(),
+            "--threads",
+            os.environ["NIX_BUILD_CORES"],
+        ]
         for capability in i["capabilities"]:
             argv += gencode(capability)
         argv += nvcc_flags(flags) + nvcc_flags(i["flags"]) + i["cuda_flags"]

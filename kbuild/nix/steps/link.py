@@ -36,8 +36,23 @@ def main() -> int:
     subprocess.run(["g++", "-O2", "-fPIC", "-c", "module.cpp", "-o", "module.o"], check=True)
 
     out.mkdir()
-    argv = ["g++", "-shared", "-nodefaultlibs", "-o", str(out / f"{namespace}.abi3.so"), "module.o", *i["objects"]]
-    argv += ["-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,--gc-sections", "-Wl,-s"]
+    argv = [
+        "g++",
+        "-shared",
+        "-nodefaultlibs",
+        "-o",
+        str(out / f"{namespace}.abi3.so"),
+        "module.o",
+        *i["objects"],
+    ]
+    argv += [
+        "-Wl,--as-needed",
+        "-Wl,-z,defs",
+        "-Wl,-z,noexecstack",
+        "-Wl,-z,relro",
+        "-Wl,--gc-sections",
+        "-Wl,-s",
+    ]
     argv += ["-Wl,--build-id=none", "-Wl,--version-script=exports.map", "-Wl,--exclude-libs,ALL"]
     # The interpreter provides the one Python function that module.cpp calls.
     argv += ["-Wl,--ignore-unresolved-symbol=PyModule_Create2"]
@@ -46,7 +61,13 @@ def main() -> int:
     if i["cudart"]:
         argv += [f"{i['cudart']}/libcudart.so"]
     # Shared stubs first; what only newer runtimes have comes from the static archives behind them.
-    argv += [f"{runtime}/libstdc++.so.6", "-l:libstdc++.a", f"{runtime}/libm.so.6", "-l:libgcc_s.so.1", "-lgcc"]
+    argv += [
+        f"{runtime}/libstdc++.so.6",
+        "-l:libstdc++.a",
+        f"{runtime}/libm.so.6",
+        "-l:libgcc_s.so.1",
+        "-lgcc",
+    ]
     argv += [f"{runtime}/libkbuild_compat.a"]
     argv += [f"{runtime}/{name}" for name in ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libc.so.6")]
     return subprocess.run(argv, check=False).returncode
