@@ -11,9 +11,9 @@ A list is text under xz, made to be read by a few lines of standard library:
 object, the latter two with their size in bytes. In versioned libraries the name carries its version as the
 linker writes it: `memcpy@@GLIBC_2.14` is the default, `memcpy@GLIBC_2.2.5` is not. Lines are sorted.
 
-PyTorch's lists are those of the CUDA wheels. Compared for 2.13.0, the CPU wheel exports the same from libc10 and
-the same from libtorch_cpu but for 141 symbols of libkineto's CUDA profiler and 9 instantiations of `std`
-templates, none of which PyTorch's headers declare to kernels; sizes and kinds agree throughout.
+PyTorch's lists are those of the CUDA wheels, without libstdc++. Compared for 2.13.0, the CPU wheel exports
+the same but for 138 symbols of libtorch_cpu, all of libkineto's CUDA profiler, which no header of PyTorch
+declares to kernels; sizes and kinds agree throughout.
 """
 
 import lzma
@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbuild.resources import data_bytes
 
@@ -163,7 +163,7 @@ def exported_symbols(library: Path) -> tuple[str, frozenset[Symbol]]:
         version_of: GNUVerSymSection | None = None
         for section in elf.iter_sections():
             if isinstance(section, DynamicSection):
-                soname = next((str(tag.soname) for tag in section.iter_tags("DT_SONAME")), soname)
+                soname = next((_soname(tag) for tag in section.iter_tags("DT_SONAME")), soname)
             elif isinstance(section, GNUVerSymSection):
                 version_of = section
             elif isinstance(section, GNUVerDefSection):
@@ -190,6 +190,11 @@ def exported_symbols(library: Path) -> tuple[str, frozenset[Symbol]]:
             size = 0 if kind is Kind.FUNCTION else entry["st_size"]
             symbols.add(Symbol(entry.name, kind, size, version, default))
     return soname, frozenset(symbols)
+
+
+def _soname(tag: Any) -> str:
+    # pyelftools sets this attribute on the tags that have one, which its types do not say.
+    return str(tag.soname)
 
 
 # Hand-written assembler often leaves its functions untyped.

@@ -4,7 +4,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -164,23 +164,18 @@ class FileSource:
         return data
 
 
-def unpack_file(wheel: Path, tree: Tree, root: Path, advance: Callable[[int], None]) -> None:
-    """Unpack what a tree keeps of a wheel on disk. `advance` hears of the compressed bytes done."""
+def unpack_file(wheel: Path, tree: Tree, root: Path) -> None:
+    """Unpack what a tree keeps of a wheel on disk. Raises CorruptMemberError, EOFError, BadZipFile."""
     with zipfile.ZipFile(wheel) as archive:
         members = members_of(tree, archive)
+    prune(root, members)
     source = FileSource(wheel)
     try:
         for member in members:
             if not is_unpacked(member, root):
                 unpack(member, source, root)
-            advance(member.compressed)
     finally:
         source.close()
-
-
-def total(members: Sequence[Member]) -> int:
-    """Compressed bytes of these members."""
-    return sum(member.compressed for member in members)
 
 
 def prune(root: Path, members: Sequence[Member]) -> None:
