@@ -51,8 +51,8 @@ else
         else
           [ "TORCH_EXTENSION_NAME=${namespace.token}" ]
           ++ (if namespace.atLink then [ "KBUILD_NAMESPACE_AT_LINK" ] else [ ])
-          ++ (if row.stable != null then [ "TORCH_TARGET_VERSION=${matrix.torch.${row.torch}.target_version}" ] else [ ])
       );
+      stable_abi = if usesTorch then row.stable else null;
       torch = if usesTorch then "${tree matrix.torch.${row.torch}.tree}" else null;
       registration = if usesTorch then "${./registration}" else null;
       toolkit = if cuda == null then null else "${cuda.root}";

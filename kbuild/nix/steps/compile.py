@@ -26,6 +26,16 @@ def gencode(capability: str) -> list[str]:
     return flags + ([f"-gencode=arch=compute_{number},code=compute_{number}"] if ptx else [])
 
 
+def stable_abi_defines(version: str | None, *, cuda: bool) -> list[str]:
+    """What holds the headers to PyTorch's stable ABI as of `version` (torch/headeronly/version.h)."""
+    if version is None:
+        return []
+    major, minor = map(int, version.split("."))
+    defines = ["TORCH_STABLE_ONLY", f"TORCH_TARGET_VERSION={(major << 56) | (minor << 48):#018x}"]
+    # The C shim declares its CUDA part only under this name.
+    return [*defines, "USE_CUDA"] if cuda else defines
+
+
 def main() -> int:
     attrs = json.loads(Path(".attrs.json").read_text())
     i, host, out = attrs["inputs"], attrs["host"], attrs["outputs"]["out"]
@@ -45,7 +55,8 @@ def main() -> int:
     flags = [*COMMON, *maps]
     if not any(flag.startswith("-std=") for flag in i["flags"] + i["cuda_flags"]):
         flags.append(STANDARD)
-    flags += [f"-D{define}" for define in i["defines"]] + [f"-I{path}" for path in includes]
+    defines = i["defines"] + stable_abi_defines(i["stable_abi"], cuda=bool(i["toolkit"]))
+    flags += [f"-D{define}" for define in defines] + [f"-I{path}" for path in includes]
     if i["toolkit"]:
         flags += ["-isystem", f"{i['toolkit']}/include"]
     for path in system:
