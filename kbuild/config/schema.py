@@ -44,7 +44,7 @@ from kbuild.config.model import (
 from kbuild.config.source import Path, Source
 from kbuild.diagnostics import Report
 
-_BACKEND = Choice(values=tuple(Backend))
+_BACKEND = Choice(values=tuple(backend.value for backend in Backend))
 
 NAME = Text(
     what="a kernel name: lower-case letters, digits and dashes, first a letter, last no dash, two or more",
@@ -157,7 +157,8 @@ TORCH = Table(
             name="stable-abi",
             doc="the PyTorch whose stable ABI is used: one version, or one per backend",
             kind=TextOrTable(
-                text=VERSION, table=Table(keys=tuple(Key(name=name, kind=VERSION) for name in Backend))
+                text=VERSION,
+                table=Table(keys=tuple(Key(name=backend.value, kind=VERSION) for backend in Backend)),
             ),
         ),
         _CXX_FLAGS,
@@ -191,7 +192,7 @@ _KERNEL_KEYS = (
     Key(name="backend", kind=_BACKEND, required=True, doc="what this section is compiled for"),
     Key(
         name="depends",
-        kind=ListOf(item=Choice(values=tuple(Dependency))),
+        kind=ListOf(item=Choice(values=tuple(dependency.value for dependency in Dependency))),
         required=True,
         doc='libraries whose headers the section needs: depends = ["torch"], or [] for none',
     ),

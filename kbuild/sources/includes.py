@@ -41,46 +41,41 @@ class Include:
 def includes(text: str) -> tuple[Include, ...]:
     """Every include of the file, in order; includes whose target is a macro are left out."""
     found: list[Include] = []
-    conditions: list[str | None] = []  # per open #if: the include guard's name, or None
-    guard: str | None = None
-    seen_directive = False
+    conditions: list[bool] = []  # per open #if: whether it is a real condition, no include guard
+    guard: str | None = None  # the name that an #ifndef just above may be about to define
+    first = True
     for match in _TOKEN.finditer(text):
         directive, rest = match["directive"], match["rest"]
+        if directive is None or directive == "pragma":
+            continue
+        word = _WORD.match(rest)
+        name = None if word is None else word[1]
+        if guard is not None and (directive, name) == ("define", guard):
+            conditions[-1] = False
+        guard = None
         match directive:
-            case None:
-                continue
             case "if" | "ifdef" | "ifndef":
-                word = _WORD.match(rest)
-                is_guard = directive == "ifndef" and not seen_directive and word is not None
-                guard = word[1] if is_guard and word is not None else None
-                conditions.append(guard)
-            case "define":
-                word = _WORD.match(rest)
-                if guard is not None and (word is None or word[1] != guard):
-                    conditions[-1] = None
-                guard = None
+                guard = name if first and directive == "ifndef" else None
+                conditions.append(True)
             case "elif" | "elifdef" | "elifndef" | "else":
-                if conditions:
-                    conditions[-1] = None
+                conditions[-1:] = [True] if conditions else []
             case "endif":
-                if conditions:
-                    conditions.pop()
+                del conditions[-1:]
             case "include" | "include_next" | "import":
                 target = _TARGET.match(rest)
                 if target is not None:
-                    name = target["quoted"] or target["angled"]
-                    start = match.start("rest") + target.start("quoted" if target["quoted"] else "angled")
+                    group = "quoted" if target["quoted"] is not None else "angled"
+                    start = match.start("rest") + target.start(group)
                     found.append(
                         Include(
-                            target=name,
-                            quoted=target["quoted"] is not None,
+                            target=target[group],
+                            quoted=group == "quoted",
                             line=text.count("\n", 0, start) + 1,
                             column=start - text.rfind("\n", 0, start),
-                            conditional=any(condition is None for condition in conditions),
+                            conditional=any(conditions),
                         )
                     )
             case _:
                 pass
-        if directive != "pragma":
-            seen_directive = True
+        first = False
     return tuple(found)

@@ -1,0 +1,157 @@
+"""Opening a project: where it is found, what git says about it, and which files a build sees."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbuild import process
+from kbuild.errors import FindingsError, UsageError
+from kbuild.project import Project, find_root
+
+BASE_FILES = (
+    "CARD.md",
+    "build.toml",
+    "cpu/norm.cpp",
+    "cuda/norm.cu",
+    "cuda/norm.cuh",
+    "tests/test_norm.py",
+    "torch-ext/rms_norm/__init__.py",
+    "torch-ext/torch_binding.cpp",
+    "torch-ext/torch_binding.h",
+)
+
+
+def codes(project: Project) -> list[str]:
+    return [diagnostic.code for diagnostic in project.report]
+
+
+def git(root: Path, *argv: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *argv], cwd=root, check=True)
+
+
+def test_the_folder_and_its_build_toml_are_the_same_project(base_project: Path) -> None:
+    assert Project.open(base_project).root == Project.open(base_project / "build.toml").root == base_project
+
+
+def test_a_subfolder_finds_the_project_above(base_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base_project / "torch-ext" / "rms_norm")
+    assert Project.open().root == base_project
+
+
+def test_an_explicit_path_is_not_searched_upward_but_the_hint_knows(base_project: Path) -> None:
+    with pytest.raises(UsageError, match="there is no build") as caught:
+        find_root(base_project / "cuda")
+    assert str(base_project) in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("name", "message"), [("absent", "no folder"), ("CARD.md", "is a file")])
+def test_paths_that_are_no_project(base_project: Path, name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        find_root(base_project / name)
+
+
+def test_no_project_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="or any folder above"):
+        find_root(None)
+
+
+def test_a_symlinked_project_and_a_path_with_spaces(base_project: Path, tmp_path: Path) -> None:
+    spaced = tmp_path / "my kernels" / "rms norm"
+    shutil.copytree(base_project, spaced)
+    link = tmp_path / "link"
+    link.symlink_to(spaced)
+    project = Project.open(link)
+    assert (project.root, codes(project)) == (spaced, [])
+    assert project.visible_files() == BASE_FILES
+
+
+def test_visible_files_are_those_of_a_build_and_no_more(base_project: Path) -> None:
+    extra = {
+        "notes.txt": "no",
+        "cuda/unlisted.cu": "no",
+        "torch-ext/rms_norm/_ops.py": "no: every build makes its own",
+        "torch-ext/rms_norm/__pycache__/x.pyc": "no",
+        "torch-ext/rms_norm/data.json": "no: not in pyext",
+        "torch-ext/rms_norm/layers/__init__.py": "yes",
+        "benchmarks/bench.py": "yes",
+        "flake.nix": "yes",
+        "tests/data.bin": "no",
+    }
+    for name, text in extra.items():
+        (base_project / name).parent.mkdir(parents=True, exist_ok=True)
+        (base_project / name).write_text(text)
+    wanted = {*BASE_FILES, *(name for name, text in extra.items() if text == "yes")}
+    assert Project.open(base_project).visible_files() == tuple(sorted(wanted))
+
+
+def test_git_hides_what_it_does_not_track(base_project: Path) -> None:
+    git(base_project, "init", "-q")
+    (base_project / "torch-ext" / "rms_norm" / "layers.py").write_text("")
+    (base_project / "benchmarks").mkdir()
+    (base_project / "benchmarks" / "bench.py").write_text("")
+    git(base_project, "add", "build.toml", "CARD.md", "cpu", "cuda/norm.cu", "tests", "torch-ext/*.*")
+    git(base_project, "rm", "-q", "--cached", "torch-ext/rms_norm/layers.py")
+    project = Project.open(base_project)
+    found = {(str(d.span), d.severity.value, d.code, d.hint) for d in project.report}
+    assert found == {
+        ("build.toml:22:24", "error", "untracked-source", "git add cuda/norm.cuh"),
+        ("benchmarks/bench.py:1:1", "warning", "untracked-file", "git add benchmarks/bench.py"),
+        (
+            "torch-ext/rms_norm/layers.py:1:1",
+            "error",
+            "untracked-file",
+            "git add torch-ext/rms_norm/layers.py",
+        ),
+    }
+    assert "cuda/norm.cuh" not in project.visible_files()
+    git(base_project, "add", ".")
+    project = Project.open(base_project)
+    assert codes(project) == []
+    assert {*BASE_FILES, "benchmarks/bench.py"} < set(project.visible_files())
+
+
+def test_a_project_that_git_knows_nothing_of(base_project: Path) -> None:
+    git(base_project, "init", "-q")
+    assert codes(Project.open(base_project)) == ["untracked-project"]
+
+
+def test_a_project_below_the_top_of_the_work_tree(base_project: Path) -> None:
+    git(base_project.parent, "init", "-q")
+    git(base_project.parent, "add", ".")
+    project = Project.open(base_project)
+    assert (codes(project), project.visible_files()) == ([], BASE_FILES)
+
+
+def test_git_is_asked_once_and_its_failure_is_said(base_project: Path) -> None:
+    calls = []
+
+    def runner(argv: Sequence[str], **_: Any) -> process.Completed:
+        calls.append(tuple(argv))
+        return process.Completed(
+            argv=tuple(argv), returncode=128, stdout="", stderr="fatal: detected dubious ownership"
+        )
+
+    project = Project.open(base_project, runner=runner)
+    assert codes(project) == ["git-failed"]
+    assert len(calls) == 1
+    assert project.visible_files() == BASE_FILES
+
+
+def test_no_git_program_is_fine(base_project: Path) -> None:
+    def runner(argv: Sequence[str], **_: Any) -> process.Completed:
+        raise FileNotFoundError(argv[0])
+
+    assert codes(Project.open(base_project, runner=runner)) == []
+
+
+def test_a_broken_configuration_is_no_config(base_project: Path) -> None:
+    (base_project / "build.toml").write_text("[general\n")
+    project = Project.open(base_project)
+    assert project.config is None
+    with pytest.raises(FindingsError, match="toml-syntax"):
+        project.visible_files()
