@@ -13,8 +13,9 @@ let
     else
       throw "kbuild: build.toml has neither [torch] nor [torch-noarch]; the flake builds these two frameworks";
 
-  headerSuffixes = [ ".h" ".hpp" ".hh" ".hxx" ".cuh" ".inc" ".inl" ];
-  isHeader = file: builtins.any (suffix: util.hasSuffix suffix file) headerSuffixes;
+  # As in kbuild/sources/files.py: what has none of these suffixes is there to be included.
+  compiledSuffixes = [ ".c" ".cc" ".cpp" ".cxx" ".cu" ];
+  isHeader = file: !(builtins.any (suffix: util.hasSuffix suffix file) compiledSuffixes);
 
   sections = map (
     id:
