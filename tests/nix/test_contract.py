@@ -1,0 +1,107 @@
+"""Python and Nix select the same variants with the same capabilities, for every kind of project."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from kbuild import nixcmd, process
+from kbuild.project import Project
+from kbuild.resources import package_path
+from kbuild.variants import Matrix, chosen, select
+
+pytestmark = pytest.mark.nix
+
+_EVAL = ["nix", "--extra-experimental-features", "nix-command flakes", "eval", "--impure", "--json"]
+
+GENERAL = {
+    "cpu": 'backends = ["cpu"]',
+    "cuda": 'backends = ["cuda"]',
+    "both": 'backends = ["cpu", "cuda"]',
+    "cuda-bounds": 'backends = ["cpu", "cuda"]\n[general.cuda]\nminver = "13.1"',
+    "cuda-maxver": 'backends = ["cuda"]\n[general.cuda]\nmaxver = "13.0"',
+}
+TORCH = {
+    "plain": "",
+    "minver": 'minver = "2.11"',
+    "between": 'minver = "2.10"\nmaxver = "2.12"',
+    "stable": 'stable-abi = "2.10"',
+    "stable-cuda-only": 'stable-abi = { cuda = "2.11" }',
+}
+KERNEL = {
+    "default": "",
+    "declared": 'cuda-capabilities = ["8.0", "9.0a", "12.0+PTX"]',
+    "some-toolkits": 'cuda-capabilities = ["7.0", "10.3"]',
+    "unknown-to-all-built": 'cuda-capabilities = ["7.0"]',
+    "minver": 'cuda-minver = "13.2"',
+}
+
+
+def project(folder: Path, general: str, torch: str, kernel: str) -> Path:
+    backends, _, rest = GENERAL[general].partition("\n")
+    (folder / "torch-ext" / "k").mkdir(parents=True)
+    (folder / "torch-ext" / "k" / "__init__.py").touch()
+    for name in ("torch-ext/b.cpp", "a.cpp", "a.cu"):
+        (folder / name).touch()
+    sections = ""
+    if "cpu" in backends:
+        sections += '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp"]\n'
+    if "cuda" in backends:
+        sections += f'[kernel.b]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n{KERNEL[kernel]}\n'
+    (folder / "build.toml").write_text(
+        f'[general]\nname = "kk"\nversion = 1\nedition = 5\nlicense = "MIT"\n{backends}\n{rest}\n'
+        f'[torch]\nsrc = ["torch-ext/b.cpp"]\n{TORCH[torch]}\n{sections}'
+    )
+    return folder
+
+
+def by_nix(folders: list[Path]) -> list[dict[str, dict[str, list[str]]]]:
+    """What rows.nix says of each project: variant -> section -> capabilities."""
+    nix = package_path() / "nix"
+    expression = f"""
+      let
+        data = {package_path()}/data;
+        load = name: builtins.fromJSON (builtins.readFile (data + "/${{name}}"));
+        scope = {{
+          util = import {nix}/util.nix;
+          matrix = load "matrix.json";
+          archs = load "cuda_archs.json";
+        }};
+        rows = path: import {nix}/rows.nix scope (import {nix}/project.nix scope path);
+      in map (path: builtins.listToAttrs (map (row: {{ name = row.variant; value = row.capabilities; }}) (rows path)))
+           [ {" ".join(str(folder) for folder in folders)} ]
+    """
+    done = process.run([*_EVAL, "--expr", expression])
+    assert done.ok, done.transcript()
+    result: list[dict[str, dict[str, list[str]]]] = json.loads(done.stdout)
+    return result
+
+
+def test_python_and_nix_agree(tmp_path: Path) -> None:
+    cases = list(itertools.product(GENERAL, TORCH, KERNEL))
+    folders = [project(tmp_path / "-".join(case), *case) for case in cases]
+    fixtures = [
+        Path(__file__).parents[1] / "fixtures" / "projects" / n for n in ("relu_stable", "scale_noarch")
+    ]
+    folders += [*fixtures, Path(__file__).parents[2] / "example_kernels" / "relu"]
+    compared = 0
+    for folder, nix in zip(folders, by_nix(folders), strict=True):
+        selection = select(Project.open(folder).require_config(), Matrix.load())
+        python = {
+            v.name: {k.id: sorted(map(str, k.capabilities)) for k in v.kernels if k.capabilities}
+            for v in chosen(selection)
+        }
+        compared += len(python)
+        assert {name: {k: sorted(c) for k, c in row.items()} for name, row in nix.items()} == python, (
+            folder.name
+        )
+    assert compared > 300
+
+
+def test_every_function_of_the_nix_library_is_in_its_table_of_contents() -> None:
+    nix = package_path() / "nix"
+    table = (nix / "default.nix").read_text()
+    files = {path.name for path in nix.glob("*.nix")} - {"default.nix"}
+    assert {name for name in files if f"./{name}" not in table} == set()
+    assert nixcmd.SYSTEM in table
