@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbuild import process
-from kbuild.errors import BuildError, HubError, KbuildError, MachineError
+from kbuild.errors import MachineError
 from kbuild.host import Host
+from kbuild.nix_errors import ANSI, explain
 
 OLDEST = (2, 4)
 SYSTEM = "x86_64-linux"
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DRV = re.compile(r"/nix/store/[0-9a-z]{32}-[^\s'^]+\.drv")
 
 
@@ -76,10 +76,10 @@ class Events:
             case {"action": "stop", "id": int(key)} if key in self.building:
                 self.finished.append(self.building.pop(key))
             case {"action": "result", "type": 101, "id": int(key), "fields": [str(text), *_]}:
-                self.on_log(self.building.get(key, ""), _ANSI.sub("", text))
+                self.on_log(self.building.get(key, ""), ANSI.sub("", text))
                 return
             case {"action": "msg", "level": int(level), "msg": str(text)} if level <= 1:
-                text = _ANSI.sub("", text)
+                text = ANSI.sub("", text)
                 self.messages.append(text)
                 if re.search(r"builder for '.*' failed|failed to build|hash mismatch|Cannot build", text):
                     self.failed += [drv for drv in _DRV.findall(text)[:1] if drv not in self.failed]
@@ -209,59 +209,6 @@ def probe(store: str | None = None) -> Nix:
             f"Nix {found[0]} is too old: kbuild needs {OLDEST[0]}.{OLDEST[1]} or later", hint="update Nix"
         )
     return Nix(version=version, store=store)
-
-
-# What Nix says -> what to do about it. The first pattern that matches wins.
-_WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
-    (
-        r"No space left on device|database or disk is full|lack of free disk space",
-        MachineError,
-        "the disk is full",
-        "free space in the Nix store (nix-collect-garbage) or build into another one (--store PATH)",
-    ),
-    (
-        r"ignoring the client-specified setting|not a trusted user|restricted setting",
-        MachineError,
-        "the Nix daemon does not let this user choose the sandbox",
-        "add the user to `trusted-users` in /etc/nix/nix.conf and restart nix-daemon",
-    ),
-    (
-        r"experimental (?:Nix )?feature '?\S+?'? is disabled",
-        MachineError,
-        "this Nix refuses flakes even when asked",
-        "put `experimental-features = nix-command flakes` into ~/.config/nix/nix.conf",
-    ),
-    (
-        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:Operation not permitted|Invalid argument)|no build users",
-        MachineError,
-        "Nix cannot set up its build sandbox here",
-        "run where user namespaces are allowed (in a container: --privileged), or as root",
-    ),
-    (
-        r"Permission denied|opening lock file|cannot open connection to remote store|cannot connect to socket",
-        MachineError,
-        "this user cannot write to the Nix store",
-        "start nix-daemon, run as root, or build into a store of your own (--store PATH)",
-    ),
-    (
-        r"unable to download|Could(?:n't| not) resolve host|Couldn't connect|cannot download",
-        HubError,
-        "Nix tried to download something and could not",
-        "if flake.nix has inputs besides the builder, fetch them first: nix flake archive",
-    ),
-)
-
-
-def explain(output: str, otherwise: str) -> KbuildError:
-    """The error for a failed Nix command: a known kind of trouble with its way out, else Nix's own last words."""
-    text = _ANSI.sub("", output).strip()
-    for pattern, error, message, hint in _WAYS_OUT:
-        found = re.search(pattern, text)
-        if found is not None:
-            line = next(line for line in text.splitlines() if found[0].splitlines()[0] in line)
-            return error(f"{message}: {line.strip()}", hint=hint)
-    errors = [line for line in text.splitlines() if "error:" in line] or text.splitlines()[-5:]
-    return BuildError(f"{otherwise}:\n" + "\n".join(dict.fromkeys(errors)))
 
 
 def compiler_errors(log: str, *, limit: int = 20) -> Iterable[str]:

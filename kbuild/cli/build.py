@@ -14,6 +14,7 @@ from kbuild.abi.verify import verify_variant
 from kbuild.cli.progress import BuildProgress
 from kbuild.errors import ExitCode, FindingsError, UsageError
 from kbuild.machine import installed_torch
+from kbuild.nix_errors import explain
 from kbuild.project import Project
 from kbuild.toolchain.fetch import ensure
 from kbuild.toolchain.store import Store
@@ -219,7 +220,7 @@ def _failure(plan: _Plan, variant: Chosen, todo: frozenset[str], events: nixcmd.
     logs = {drv: plan.nix.log(drv) for drv in broken}
     failed = next((drv for drv in broken if logs[drv]), None)
     if failed is None:
-        error = nixcmd.explain("\n".join(events.messages), "Nix gave up")
+        error = explain("\n".join(events.messages), "Nix gave up")
         reason = error.message if error.hint is None else f"{error.message}\nhint: {error.hint}"
         return Outcome(variant=variant.name, status=Status.FAILED, reason=reason)
     kept = cachedir.path("logs") / f"{variant.name}-{nixcmd.step_name(failed)}.log"

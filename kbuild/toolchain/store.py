@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kbuild import process
 from kbuild.errors import MachineError
+from kbuild.nix_errors import explain
 from kbuild.toolchain.lock import Tree, store_path
 
 
@@ -52,11 +53,4 @@ class Store:
             ) from None
         if done.ok:
             return done
-        if "No space left on device" in done.stderr:
-            raise MachineError(
-                f"the Nix store is full:\n{done.transcript()}",
-                hint="Free space with `nix-collect-garbage`, or choose another store with --store.",
-            )
-        raise MachineError(
-            f"the Nix store refused:\n{done.transcript()}", hint="`kbuild doctor` looks closer."
-        )
+        raise explain(done.stderr, "the Nix store refused")
