@@ -1,0 +1,1 @@
+"""Publishing to the Hub: a plan first, then exactly that plan."""
