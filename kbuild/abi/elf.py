@@ -26,8 +26,9 @@ _PF_X = 1
 _VERSION_MASK = 0x7FFF  # bit 15 hides a version
 _VERSION_RESERVED = 2  # 0 is local, 1 is global: neither names a version
 
-# A dynamic symbol table larger than this is a corrupt count; libtorch_cpu.so has 75,000.
+# More than this is a corrupt count: libtorch_cpu.so has 75,000 symbols, and a version's number has 15 bits.
 _MAX_SYMBOLS = 5_000_000
+_MAX_VERSIONS = 1 << 15
 
 _STORE_PATH = re.compile(rb"/nix/store/[0-9a-zA-Z+._?=-]*")
 _FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
@@ -166,8 +167,12 @@ class _Reader:
         if "DT_VERNEED" not in values:
             return found
         at = self._offset(values["DT_VERNEED"])
+        seen = 0
         for _ in range(values.get("DT_VERNEEDNUM", 0)):
             _, count, file, first, following = _VERNEED.unpack_from(self._content, at)
+            seen += 1 + count
+            if seen > _MAX_VERSIONS:
+                raise UnreadableElfError("its table of needed versions has no end")
             library = self._string(strings + file)
             aux = at + first
             for _ in range(count):

@@ -30,15 +30,15 @@ class OpsModule:
 class Tree:
     """The facts about one folder. Paths are relative to it, with `/`.
 
-    `bad_links` are symbolic links that cannot be published, each with the reason. `extra_suffixes` are those
-    that the project adds to the usual ones. `metadata` is None where `metadata_problems` says why.
+    `unfit` are links and special files that cannot be published, each with the reason. `extra_suffixes` are
+    those that the project adds to the usual ones. `metadata` is None where `metadata_problems` says why.
     """
 
     root: Path
     name: str
     variant: Variant | None
     files: tuple[str, ...]
-    bad_links: tuple[tuple[str, str], ...]
+    unfit: tuple[tuple[str, str], ...]
     metadata: Metadata | None
     metadata_problems: tuple[str, ...]
     digest_problems: tuple[str, ...]
@@ -85,7 +85,7 @@ def read_tree(
             variant = parse(root.resolve().name)
         except ValueError:
             variant = None
-    files, bad_links = _walk(root)
+    files, unfit = _walk(root)
     loaded, problems, digest = None, tuple[str, ...](), tuple[str, ...]()
     try:
         loaded = metadata.load(root / metadata.FILE_NAME)
@@ -101,7 +101,7 @@ def read_tree(
         name=root.resolve().name,
         variant=variant,
         files=files,
-        bad_links=bad_links,
+        unfit=unfit,
         metadata=loaded,
         metadata_problems=problems,
         digest_problems=digest,
@@ -112,33 +112,36 @@ def read_tree(
 
 def _walk(root: Path) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     files: list[str] = []
-    bad_links: list[tuple[str, str]] = []
+    unfit: list[tuple[str, str]] = []
     inside = root.resolve()
-    for folder, subfolders, names in os.walk(root):
+    for folder, subfolders, names in os.walk(root, onerror=_reraise):
         here = Path(folder)
         for name in [*subfolders, *names]:
             path = here / name
             relative = path.relative_to(root).as_posix()
-            if path.is_symlink():
-                target = path.resolve()
-                if not target.exists():
-                    bad_links.append((relative, "is a symbolic link to nothing"))
-                elif not target.is_relative_to(inside):
-                    bad_links.append((relative, "is a symbolic link out of the variant"))
-                elif target.is_dir():
-                    bad_links.append(
-                        (relative, "is a symbolic link to a folder, which the digest leaves out")
-                    )
-            if name in names:
+            target = path.resolve()
+            if path.is_symlink() and not target.exists():
+                unfit.append((relative, "is a symbolic link to nothing"))
+            elif path.is_symlink() and not target.is_relative_to(inside):
+                unfit.append((relative, "is a symbolic link out of the variant"))
+            elif path.is_symlink() and target.is_dir():
+                unfit.append((relative, "is a symbolic link to a folder, which the digest leaves out"))
+            elif not target.is_file() and not target.is_dir():
+                unfit.append((relative, "is neither a file nor a folder"))
+            if target.is_file():
                 files.append(relative)
-    return tuple(sorted(files)), tuple(sorted(bad_links))
+    return tuple(sorted(files)), tuple(sorted(unfit))
+
+
+def _reraise(error: OSError) -> None:
+    raise error
 
 
 def _read_ops(path: Path) -> OpsModule:
     namespace = module = None
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return OpsModule(namespace=None, module=None)
     for node in ast.walk(tree):
         match node:
@@ -230,10 +233,10 @@ def stray(tree: Tree) -> list[Violation]:
 
 
 def link(tree: Tree) -> list[Violation]:
-    """Symbolic links, if any, stay inside and point to files: a repository stores what they point to."""
+    """Only files: symbolic links, if any, stay inside and point to one, and a repository stores that."""
     return [
         Violation(code="link", message=message, path=path, hint="put the file itself there")
-        for path, message in tree.bad_links
+        for path, message in tree.unfit
     ]
 
 
@@ -352,7 +355,7 @@ TREE_RULES = (
         found=lambda t: f"{len(t.files)} files, {len(t.libraries)} libraries",
     ),
     TreeRule(code="stray", title="strays", check=stray, found=lambda t: str(len(stray(t)) or "none")),
-    TreeRule(code="link", title="links", check=link, found=lambda t: str(len(t.bad_links) or "none")),
+    TreeRule(code="link", title="links", check=link, found=lambda t: str(len(t.unfit) or "none")),
     TreeRule(
         code="metadata",
         title="metadata.json",
