@@ -9,12 +9,12 @@ from kbuild import process
 from kbuild.config.model import Version
 
 # Runs under any Python 3: prints the installed torch's version and the CUDA version it was built with.
-_PROBE = """
+_PROBE = r"""
 import importlib.util, json, re
 spec = importlib.util.find_spec("torch")
 if spec and spec.origin:
     text = open(spec.origin.rsplit("/", 1)[0] + "/version.py").read()
-    read = lambda name: (re.search(name + r"[^=]*= *'([^']*)'", text) or [None, None])[1]
+    read = lambda name: (re.search(r"(?m)^" + name + r"\b[^=\n]*= *'([^']*)'", text) or [None, None])[1]
     print(json.dumps([read("__version__"), read("cuda")]))
 """
 

@@ -174,6 +174,17 @@ class Nix:
         argv = self._realise(drvs, host, settings, "--keep-going", "--log-format", "internal-json")
         return process.run(argv, on_stderr_line=events.feed).ok
 
+    def try_sandbox(self, host: Host) -> None:
+        """Build next to nothing the way kernels are built. Raises the KbuildError that a build would."""
+        expression = (
+            f'derivation {{ name = "kbuild-sandbox"; system = "{SYSTEM}"; builder = "{host.python}"; '
+            f'args = [ "-c" "import os; open(os.environ[\\"out\\"], \\"w\\").write(os.getcwd())" ]; }}'
+        )
+        argv = ["nix-build", *self.store_options, "--no-out-link", "--expr", expression]
+        done = process.run([*argv, *Settings().flags(host)])
+        if not done.ok:
+            raise explain(done.stderr, "a build in the sandbox fails")
+
     def log(self, drv: str) -> str:
         """The kept log of a derivation that was built or failed; empty where there is none."""
         done = process.run(["nix-store", *self.store_options, "--read-log", drv])
