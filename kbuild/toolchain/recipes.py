@@ -8,9 +8,11 @@ from kbuild.resources import data_json
 CUDA_RELEASES = {"13.0": "13.0.2", "13.2": "13.2.2"}
 
 _CU13 = "nvidia/cu13"
+_EXTRAS = "cccl,cublas,cudart,curand,cusolver,cusparse,nvcc,nvjitlink"
 
 # What a component contributes to compiling and linking. cicc carries its own copy of libnvvm, so the library
-# stays behind, and the math libraries come as headers: kernels link them through torch.
+# stays behind; so do the math libraries, which a kernel reaches through torch. Link-time optimisation of device
+# code (-dlto) does not work with the tools of the wheels.
 _COMPONENTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "nvcc": ("nvidia-cuda-nvcc", ("bin/**", "include/**"), ("bin/*",)),
     "nvvm": ("nvidia-nvvm", ("nvvm/**",), ("nvvm/bin/*",)),
@@ -27,12 +29,12 @@ _COMPONENTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A tree before it is pinned: pip resolves `requirement` together with its `companions`."""
+    """A tree before it is pinned. pip resolves `requirements`; `meta` says that dependencies count as well."""
 
     key: str
     project: str
-    requirement: str
-    companions: tuple[str, ...]
+    requirements: tuple[str, ...]
+    meta: bool
     store_suffix: str
     keep: tuple[str, ...]
     strip: str
@@ -58,8 +60,8 @@ def _torch(minor: str, key: str) -> Recipe:
     return Recipe(
         key=key,
         project="torch",
-        requirement=f"torch=={minor}.*",
-        companions=(),
+        requirements=(f"torch=={minor}.*",),
+        meta=False,
         store_suffix="-headers",
         keep=("torch/include/**",),
         strip="torch",
@@ -73,8 +75,12 @@ def _cuda(cuda: str, key: str) -> Recipe:
     return Recipe(
         key=key,
         project=project,
-        requirement=f"{project}=={cuda}.*" if component == "nvjitlink" else project,
-        companions=(f"cuda-toolkit[all]=={CUDA_RELEASES[cuda]}",),
+        # The meta-package would take any later nvjitlink of the same major version.
+        requirements=(
+            f"cuda-toolkit[{_EXTRAS}]=={CUDA_RELEASES[cuda]}",
+            f"nvidia-nvjitlink=={cuda}.*",
+        ),
+        meta=True,
         store_suffix="",
         keep=tuple(f"{_CU13}/{glob}" for glob in keep),
         strip=_CU13,

@@ -100,7 +100,7 @@ def parse_symbols(text: str) -> Exports:
                 pass
             case ["library", soname]:
                 block = libraries.setdefault(soname, set())
-            case [kind, name, *size]:
+            case ["T" | "B" | "L" as kind, name, *size]:
                 bare, at, version = name.partition("@")
                 block.add(
                     Symbol(
