@@ -130,7 +130,9 @@ class Layout:
         if isinstance(framework, TorchNoarch):
             return
         listed = {entry.path for entry in existing}
-        if not any(inside(path) in listed and path.endswith(COMPILED) for path in framework.src):
+        if self.config.kernels and not any(
+            inside(path) in listed and path.endswith(COMPILED) for path in framework.src
+        ):
             self.report.error(
                 "no-binding",
                 f"{framework.key}.src names no source file to compile, so no operation would be registered",

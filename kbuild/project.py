@@ -8,6 +8,7 @@ from pathlib import Path
 from kbuild import process
 from kbuild.config import rules
 from kbuild.config.editions import detect, report_old_edition
+from kbuild.config.kinds import read
 from kbuild.config.model import CURRENT_EDITION, Config
 from kbuild.config.schema import read_config
 from kbuild.config.source import Source
@@ -102,6 +103,15 @@ def find_root(path: Path | None) -> Path:
     )
 
 
+def read_source(root: Path) -> Source:
+    """The project's `build.toml`. Raises FindingsError where it is not TOML."""
+    report = Report()
+    source = _read_source(root, report)
+    if source is None or not report.ok:
+        raise FindingsError(report.as_text())
+    return source
+
+
 def _read_source(root: Path, report: Report) -> Source | None:
     try:
         data = (root / CONFIG_NAME).read_bytes()
@@ -135,13 +145,27 @@ def _read_source(root: Path, report: Report) -> Source | None:
 
 def _read_config(source: Source, report: Report, *, migrate: bool) -> Config | None:
     detected = detect(source)
-    if detected.edition != CURRENT_EDITION:
+    if detected.edition == CURRENT_EDITION:
+        config = read_config(source, report)
+    else:
         report_old_edition(detected, report, migrate=migrate)
-        return None
-    config = read_config(source, report)
+        config = _read_old(detected.edition, source, report)
     if config is not None:
         rules.check(config, source, report)
     return config
+
+
+def _read_old(edition: int, source: Source, report: Report) -> Config | None:
+    """Judge an old file by its own edition; edition 4 says all that edition 5 asks for."""
+    from kbuild.config.old_editions import OLD_EDITIONS
+
+    table = OLD_EDITIONS.get(edition)
+    if table is None:
+        return None
+    if edition == CURRENT_EDITION - 1:
+        return read_config(source, report, table=table)
+    read(table, source.data, (), source, report)
+    return None
 
 
 def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> frozenset[str] | None:

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("kbuild.cli.build:build", "Build variants with Nix, verify them, copy them to build/."),
     "abi": ("kbuild.cli.abi:abi", "Verify the ABI of a build tree or of a single library."),
     "publish": ("kbuild.cli.publish:publish", "Verify, then upload a build to a Hub repository."),
+    "migrate": ("kbuild.cli.migrate:command", "Rewrite build.toml to the current edition."),
     "lock": ("kbuild.cli.lock:lock", "Refresh or fetch the pinned toolchain."),
     "localhub": ("kbuild.cli.localhub:localhub", "Run a Hub on loopback, for tests and demos."),
     "doctor": ("kbuild.cli.doctor:doctor", "Say what this machine has and lacks, each with the fix."),

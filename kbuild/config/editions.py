@@ -125,7 +125,10 @@ _STEPS = {
 
 
 def report_old_edition(detected: Detected, report: Report, *, migrate: bool) -> None:
-    """One error for a file of another edition, with the way to the current one."""
+    """One finding for a file of another edition, with the way to the current one.
+
+    Edition 4 is only a warning: it means the same as edition 5 and lacks its number, and builders take it.
+    """
     if detected.edition > CURRENT_EDITION or detected.edition < 1:
         report.error(
             "unknown-edition",
@@ -135,7 +138,8 @@ def report_old_edition(detected: Detected, report: Report, *, migrate: bool) -> 
         )
         return
     steps = "; ".join(text for number, text in _STEPS.items() if number >= detected.edition)
-    report.error(
+    add = report.warning if detected.edition == CURRENT_EDITION - 1 else report.error
+    add(
         "old-edition",
         f"this build.toml is written in edition {detected.edition} ({detected.evidence}); "
         f"the current edition is {CURRENT_EDITION}",

@@ -44,7 +44,7 @@ from kbuild.config.model import (
 from kbuild.config.source import Path, Source
 from kbuild.diagnostics import Report
 
-_BACKEND = Choice(values=tuple(backend.value for backend in Backend))
+BACKEND = Choice(values=tuple(backend.value for backend in Backend))
 
 NAME = Text(
     what="a kernel name: lower-case letters, digits and dashes, first a letter, last no dash, two or more",
@@ -64,7 +64,7 @@ GIT_URL = Text(
     code="bad-git-url",
     example='"https://example.org/org/repo.git" or "git@example.org:org/repo.git"',
 )
-_PYEXT = Text(
+_EXTENSION = Text(
     what="a file extension without its dot", pattern=r"^[^./\\\s]+$(?!\n)", example='"py" or "json"'
 )
 
@@ -101,7 +101,7 @@ GENERAL = Table(
         ),
         Key(
             name="backends",
-            kind=ListOf(item=_BACKEND, non_empty=True),
+            kind=ListOf(item=BACKEND, non_empty=True),
             required=True,
             doc='what to build for, for example backends = ["cpu", "cuda"]',
         ),
@@ -136,21 +136,21 @@ GENERAL = Table(
     ),
 )
 
-_SRC = Key(name="src", kind=TEXTS, required=True, doc='source files and headers, for example src = ["a.cu"]')
-_INCLUDE = Key(name="include", kind=TEXTS, doc="include folders, relative to the project")
-_PYEXT_KEY = Key(
+SRC = Key(name="src", kind=TEXTS, required=True, doc='source files and headers, for example src = ["a.cu"]')
+INCLUDE = Key(name="include", kind=TEXTS, doc="include folders, relative to the project")
+PYEXT = Key(
     name="pyext",
-    kind=ListOf(item=_PYEXT),
+    kind=ListOf(item=_EXTENSION),
     doc='extensions of the Python package\'s files; default ["py", "pyi"]',
 )
-_CXX_FLAGS = Key(name="cxx-flags", kind=TEXTS, doc="more flags for the C++ compiler")
+CXX_FLAGS = Key(name="cxx-flags", kind=TEXTS, doc="more flags for the C++ compiler")
 
 TORCH = Table(
     doc="bindings compiled ahead of time against PyTorch",
     keys=(
-        _SRC,
-        _INCLUDE,
-        _PYEXT_KEY,
+        SRC,
+        INCLUDE,
+        PYEXT,
         Key(name="minver", kind=VERSION, doc="build for this PyTorch and later"),
         Key(name="maxver", kind=VERSION, doc="build for this PyTorch and earlier"),
         Key(
@@ -161,16 +161,14 @@ TORCH = Table(
                 table=Table(keys=tuple(Key(name=backend.value, kind=VERSION) for backend in Backend)),
             ),
         ),
-        _CXX_FLAGS,
+        CXX_FLAGS,
     ),
 )
-TVM_FFI = Table(
-    doc="bindings compiled ahead of time against tvm-ffi", keys=(_SRC, _INCLUDE, _PYEXT_KEY, _CXX_FLAGS)
-)
+TVM_FFI = Table(doc="bindings compiled ahead of time against tvm-ffi", keys=(SRC, INCLUDE, PYEXT, CXX_FLAGS))
 TORCH_NOARCH = Table(
     doc="Python only, nothing is compiled ahead of time",
     keys=(
-        _PYEXT_KEY,
+        PYEXT,
         # Documented with dashes, read with underscores by the public builder: both mean the same.
         Key(
             name="cuda-capabilities",
@@ -188,17 +186,18 @@ TORCH_NOARCH = Table(
 )
 FRAMEWORKS = {Torch.key: TORCH, TvmFfi.key: TVM_FFI, TorchNoarch.key: TORCH_NOARCH}
 
+DEPENDS = Key(
+    name="depends",
+    kind=ListOf(item=Choice(values=tuple(dependency.value for dependency in Dependency))),
+    required=True,
+    doc='libraries whose headers the section needs: depends = ["torch"], or [] for none',
+)
 _KERNEL_KEYS = (
-    Key(name="backend", kind=_BACKEND, required=True, doc="what this section is compiled for"),
-    Key(
-        name="depends",
-        kind=ListOf(item=Choice(values=tuple(dependency.value for dependency in Dependency))),
-        required=True,
-        doc='libraries whose headers the section needs: depends = ["torch"], or [] for none',
-    ),
-    _SRC,
-    _INCLUDE,
-    _CXX_FLAGS,
+    Key(name="backend", kind=BACKEND, required=True, doc="what this section is compiled for"),
+    DEPENDS,
+    SRC,
+    INCLUDE,
+    CXX_FLAGS,
 )
 KERNEL = Tagged(
     tag="backend",
@@ -244,10 +243,14 @@ BUILD = Table(
 )
 
 
-def read_config(source: Source, report: Report) -> Config | None:
-    """The model, or None where `report` received an error from here."""
+def read_config(source: Source, report: Report, *, table: Table = BUILD) -> Config | None:
+    """The model, or None where `report` received an error from here.
+
+    `table` is the edition to validate by: the current one, or edition 4, which means the same without its
+    number.
+    """
     before = len(report.errors)
-    tree = read(BUILD, source.data, (), source, report)
+    tree = read(table, source.data, (), source, report)
     frameworks = [name for name in source.data if name in FRAMEWORKS]
     if len(frameworks) != 1:
         _wrong_frameworks(frameworks, source, report)
@@ -345,7 +348,7 @@ def _framework(name: str, tree: dict[str, Any]) -> Framework:
             cuda_capabilities=tuple(tree.get("cuda-capabilities", ())),
             rocm_archs=tuple(tree.get("rocm-archs", ())),
         )
-    src, include = tuple(tree["src"]), tuple(tree.get("include", ()))
+    src, include = tuple(tree.get("src", ())), tuple(tree.get("include", ()))
     cxx_flags = tuple(tree.get("cxx-flags", ()))
     if name == TvmFfi.key:
         return TvmFfi(src=src, include=include, pyext=pyext, cxx_flags=cxx_flags)

@@ -8,12 +8,9 @@ import re
 import tomllib
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbuild.diagnostics import Report, Span
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
 
 Path = tuple[str | int, ...]
 
@@ -67,12 +64,6 @@ class Source:
             values=scanner.values,
             line_starts=tuple(starts),
         )
-
-    def document(self) -> "TOMLDocument":
-        """A lossless document of the same text, for edits that keep comments and layout."""
-        import tomlkit
-
-        return tomlkit.parse(self.text)
 
     def key(self, *path: str | int) -> Span:
         """Where the key stands; for an array element or an unknown key, its nearest known parent."""
