@@ -347,7 +347,7 @@ class App:
 
     def _paths_info(self, call: _Call, repo: Repo, revision: str) -> Response:
         commit = self._store.resolve(repo, revision)
-        wanted = set(parse_qs(call.body.read().decode()).get("paths", []))
+        wanted = set(parse_qs(call.body.read().decode(errors="replace")).get("paths", []))
         return JSONResponse(
             [entry for entry in _entries(commit, "", recursive=True) if entry["path"] in wanted]
         )
@@ -403,7 +403,7 @@ class App:
         present = self._store.resolve(repo, revision).files
         answers = []
         for wanted in _objects(call.json(), "files"):
-            path, size = str(wanted.get("path")), int(wanted.get("size", 0))
+            path, size = str(wanted.get("path")), _number(wanted, "size")
             sample = _decoded(str(wanted.get("sample", "")))
             lfs = size >= _LFS_FROM or b"\0" in sample
             answer: dict[str, Any] = {
@@ -491,7 +491,7 @@ class App:
         multipart = self._config.part_size is not None and "multipart" in document.get("transfers", [])
         objects = []
         for wanted in _objects(document, "objects"):
-            oid, size = str(wanted.get("oid")), int(wanted.get("size", -1))
+            oid, size = str(wanted.get("oid")), _number(wanted, "size")
             answer: dict[str, Any] = {"oid": oid, "size": size}
             if not self._has_blob(oid):
                 answer["actions"] = self._upload_actions(call, oid, size, multipart=multipart)
@@ -559,7 +559,7 @@ class App:
 
     def _complete_lfs(self, call: _Call, upload: str) -> Response:
         oid, size = self._permitted(f"{upload}/complete", call.query)
-        numbers = [int(part.get("partNumber", 0)) for part in _objects(call.json(), "parts")]
+        numbers = [_number(part, "partNumber") for part in _objects(call.json(), "parts")]
         paths = [self._blobs.part_path(upload, number) for number in numbers]
         if numbers != list(range(1, len(numbers) + 1)) or not all(path.is_file() for path in paths):
             raise RefusalError(400, "Parts are missing")
@@ -639,6 +639,13 @@ def _objects(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise RefusalError(400, f"{key!r} must be a list of objects")
     return items
+
+
+def _number(document: Mapping[str, Any], key: str) -> int:
+    value = document.get(key)
+    if not isinstance(value, int) or value < 0:
+        raise RefusalError(400, f"{key!r} must be a whole number")
+    return value
 
 
 def _decoded(text: str) -> bytes:

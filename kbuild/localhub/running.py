@@ -3,12 +3,14 @@
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from kbuild.errors import HubError, MachineError
 from kbuild.localhub.app import App
@@ -53,13 +55,23 @@ def serve(root: Path, config: Config, *, port: int, on_ready: Callable[[str], No
 
 
 @contextmanager
-def running_hub(root: Path, config: Config = DEMO, *, port: int = 0) -> Iterator[RunningHub]:
-    """A Hub with its state below `root`, in a thread of this process, while the block runs."""
+def running_hub(
+    root: Path,
+    config: Config = DEMO,
+    *,
+    port: int = 0,
+    clock: Callable[[], float] = time.time,
+    wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+) -> Iterator[RunningHub]:
+    """A Hub with its state below `root`, in a thread of this process, while the block runs.
+
+    `wrap` puts something around the application: tests make it fail on purpose.
+    """
     _check(config)
-    app = App(root, config)
+    app = App(root, config, clock=clock)
     ready = threading.Event()
     with _listening(port) as listener, tempfile.TemporaryDirectory(prefix="localhub-home-") as home:
-        server = _Server(app, on_ready=ready.set)
+        server = _Server(wrap(app), on_ready=ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
@@ -83,7 +95,7 @@ def in_all_orgs(config: Config) -> Config:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: App, *, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, *, on_ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="error", access_log=False)
         )
