@@ -1,5 +1,6 @@
 """Small libraries built with the machine's own compilers, each with one sin, and their good counterparts."""
 
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,6 +215,12 @@ def build(sample: Sample, folder: Path) -> Path:
         ]
     )
     return library
+
+
+def nvcc() -> str | None:
+    """The CUDA compiler: the one on the path, else one that a build has left in the Nix store."""
+    stored = sorted(Path("/nix/store").glob("*-cuda-toolkit-13.*/bin/nvcc"))
+    return shutil.which("nvcc") or (str(stored[-1]) if stored else None)
 
 
 def make_stub(soname: str, folder: Path) -> Path:

@@ -30,8 +30,8 @@ class OpsModule:
 class Tree:
     """The facts about one folder. Paths are relative to it, with `/`.
 
-    `unfit` are links and special files that cannot be published, each with the reason. `extra_suffixes` are
-    those that the project adds to the usual ones. `metadata` is None where `metadata_problems` says why.
+    `unfit` are links and special files that cannot be published, each with the reason. `metadata` is None where
+    `metadata_problems` says why.
     """
 
     root: Path
@@ -43,7 +43,6 @@ class Tree:
     metadata_problems: tuple[str, ...]
     digest_problems: tuple[str, ...]
     ops: OpsModule | None
-    extra_suffixes: frozenset[str] = frozenset()
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -76,9 +75,7 @@ class TreeRule:
     missing: Callable[[Tree], str | None] = lambda _: None
 
 
-def read_tree(
-    root: Path, *, variant: Variant | None = None, extra_suffixes: frozenset[str] = frozenset()
-) -> Tree:
+def read_tree(root: Path, *, variant: Variant | None = None) -> Tree:
     """Read a folder; `variant` is what its name states unless given. Raises OSError."""
     if variant is None:
         try:
@@ -106,7 +103,6 @@ def read_tree(
         metadata_problems=problems,
         digest_problems=digest,
         ops=_read_ops(root / _OPS) if _OPS in files else None,
-        extra_suffixes=extra_suffixes,
     )
 
 
@@ -210,25 +206,25 @@ def package(tree: Tree) -> list[Violation]:
 
 
 def stray(tree: Tree) -> list[Violation]:
-    """No bytecode, and nothing that a build leaves lying about."""
-    layout = policies.layout()
-    suffixes = layout.suffixes | tree.extra_suffixes
+    """No bytecode, nothing hidden, and nothing that a build leaves lying about."""
+    leftovers = policies.layout().stray
     violations = []
     for file in tree.files:
-        name = file.rpartition("/")[2]
-        suffix = Path(name).suffix.lower()
-        if "__pycache__" in file.split("/") or suffix in _BYTECODE:
+        parts = file.split("/")
+        suffix = Path(file).suffix.lower()
+        if "__pycache__" in parts or suffix in _BYTECODE:
             message, hint = (
                 "is bytecode",
                 "remove it; set PYTHONDONTWRITEBYTECODE=1 when importing a built variant",
             )
-        elif suffix not in suffixes and name not in layout.names:
-            message, hint = "does not belong into a variant", "remove it, or list its ending in [torch] pyext"
+        elif suffix in leftovers or any(part.startswith(".") for part in parts):
+            message, hint = (
+                "does not belong into a variant",
+                "remove it, and its ending from pyext in build.toml",
+            )
         else:
             continue
-        violations.append(
-            Violation(code="stray", message=message, path=file, allowed=" ".join(sorted(suffixes)), hint=hint)
-        )
+        violations.append(Violation(code="stray", message=message, path=file, hint=hint))
     return violations
 
 

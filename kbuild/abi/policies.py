@@ -74,10 +74,9 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Which files belong in a variant's folder."""
+    """Endings of files that have no business in a variant's folder."""
 
-    suffixes: frozenset[str]
-    names: frozenset[str]
+    stray: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +132,7 @@ def needed() -> Needed:
 @cache
 def layout() -> Layout:
     data = data_json("abi/layout.json")
-    return Layout(suffixes=frozenset(data["suffixes"]), names=frozenset(data["names"]))
+    return Layout(stray=frozenset(data["stray"]))
 
 
 def torch_releases() -> list[str]:

@@ -12,15 +12,12 @@ from kbuild.config.model import Backend, Capability, Version
 from kbuild.variants import Compute, NoarchVariant, StableAbiVariant, TorchVariant, TvmFfiVariant, Variant
 
 
-def verify_variant(
-    directory: Path, *, variant: Variant | None = None, extra_suffixes: frozenset[str] = frozenset()
-) -> Verdict:
+def verify_variant(directory: Path, *, variant: Variant | None = None) -> Verdict:
     """Judge one variant's folder; what it is meant to be is read from its name unless `variant` says it.
 
-    `extra_suffixes` (such as ".cuh") are allowed for its files besides the usual ones. Raises OSError where
-    the folder cannot be read.
+    Raises OSError where the folder cannot be read.
     """
-    tree = read_tree(directory, variant=variant, extra_suffixes=extra_suffixes)
+    tree = read_tree(directory, variant=variant)
     results = [
         Result(code=rule.code, title=rule.title, path=".", found="", skipped=reason)
         if (reason := rule.missing(tree)) is not None

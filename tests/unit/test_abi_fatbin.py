@@ -19,7 +19,12 @@ from kbuild.abi.verify import context_for, verify_library
 from kbuild.config.model import Capability
 from kbuild.variants import parse
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the path")
+NVCC = abi_samples.nvcc() or "nvcc"
+# The toolkit that comes from wheels keeps its libraries in lib, where its nvcc does not look.
+LINK = ["-shared", "-cudart=shared", f"-L{Path(NVCC).resolve().parent.parent / 'lib'}"]
+needs_nvcc = pytest.mark.skipif(
+    abi_samples.nvcc() is None, reason="nvcc is neither on the path nor in the Nix store"
+)
 
 KERNEL = f"""
 __global__ void scale(float *x, int n) {{ if (threadIdx.x < n) x[threadIdx.x] *= 2.f; }}
@@ -56,10 +61,8 @@ def compile_cuda(folder: Path, archs: Iterable[str], *options: str) -> Path:
     """Objects by nvcc, linked by g++ as kernels are, against the shared CUDA runtime."""
     folder.mkdir(exist_ok=True)
     (folder / "k.cu").write_text(KERNEL)
-    nvcc = shutil.which("nvcc")
-    assert nvcc is not None
     abi_samples.cc(
-        [nvcc, "-c", "-Xcompiler=-fPIC", *gencode(*archs), *options, folder / "k.cu", "-o", folder / "k.o"]
+        [NVCC, "-c", "-Xcompiler=-fPIC", *gencode(*archs), *options, folder / "k.cu", "-o", folder / "k.o"]
     )
     stub = abi_samples.make_stub("libcudart.so.13", folder)
     library = folder / abi_samples.NAME
@@ -181,9 +184,7 @@ def test_the_stub_of_nvccs_own_link_step_does_not_hide_a_missing_architecture(tm
     compile_cuda(tmp_path / "k", ["8.0"])
     library = tmp_path / abi_samples.NAME
     # The object has code for 8.0 alone, and the link step is told of 9.0 too.
-    abi_samples.cc(
-        ["nvcc", "-shared", "-cudart=shared", *gencode("8.0", "9.0"), tmp_path / "k" / "k.o", "-o", library]
-    )
+    abi_samples.cc([NVCC, *LINK, *gencode("8.0", "9.0"), tmp_path / "k" / "k.o", "-o", library])
 
     assert broken(library, "8.0 9.0") == ["lacks machine code (SASS) for 9.0"]
 
@@ -192,7 +193,7 @@ def test_the_stub_of_nvccs_own_link_step_does_not_hide_a_missing_architecture(tm
 def test_relocatable_device_code_is_found_where_nvcc_puts_it(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text(KERNEL)
     library = tmp_path / abi_samples.NAME
-    options = ["-shared", "-cudart=shared", "-Xcompiler=-fPIC", "-rdc=true", *gencode("9.0a")]
-    abi_samples.cc(["nvcc", *options, tmp_path / "k.cu", "-o", library])
+    options = [*LINK, "-Xcompiler=-fPIC", "-rdc=true", *gencode("9.0a")]
+    abi_samples.cc([NVCC, *options, tmp_path / "k.cu", "-o", library])
 
     assert broken(library, "9.0a") == []
