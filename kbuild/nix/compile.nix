@@ -52,6 +52,8 @@ else
           [ "TORCH_EXTENSION_NAME=${namespace.token}" ]
           ++ (if namespace.atLink then [ "KBUILD_NAMESPACE_AT_LINK" ] else [ ])
       );
+      # What PyTorch's own headers are written in; a project's -std= flag goes before it.
+      cxx_standard = if usesTorch then matrix.torch.${row.torch}.cxx_standard else "c++17";
       stable_abi = if usesTorch then row.stable else null;
       torch = if usesTorch then "${tree matrix.torch.${row.torch}.tree}" else null;
       registration = if usesTorch then "${./registration}" else null;

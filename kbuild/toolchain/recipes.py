@@ -44,6 +44,9 @@ class Recipe:
         return f"{self.project}-{version}{self.store_suffix}"
 
 
+_OF_THE_RELEASE = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-nvjitlink")
+
+
 def recipes() -> tuple[Recipe, ...]:
     """One per tree that the matrix uses, in the matrix's order."""
     matrix = data_json("matrix.json")
@@ -75,10 +78,10 @@ def _cuda(cuda: str, key: str) -> Recipe:
     return Recipe(
         key=key,
         project=project,
-        # The meta-package would take any later nvjitlink of the same major version.
+        # What the meta-package leaves open would come from the newest release of the same major version.
         requirements=(
             f"cuda-toolkit[{_EXTRAS}]=={CUDA_RELEASES[cuda]}",
-            f"nvidia-nvjitlink=={cuda}.*",
+            *(f"{project}=={cuda}.*" for project in _OF_THE_RELEASE),
         ),
         meta=True,
         store_suffix="",

@@ -16,7 +16,6 @@ COMMON = [
     "-D_GLIBCXX_USE_CXX11_ABI=1",
     "-DPy_LIMITED_API=0x03090000",
 ]
-STANDARD = "-std=c++17"
 
 
 def gencode(capability: str) -> list[str]:
@@ -54,7 +53,7 @@ def main() -> int:
     maps = [f"-ffile-prefix-map={path}={short}" for path, short in prefixes.items() if path]
     flags = [*COMMON, *maps]
     if not any(flag.startswith("-std=") for flag in i["flags"] + i["cuda_flags"]):
-        flags.append(STANDARD)
+        flags.append(f"-std={i['cxx_standard']}")
     defines = i["defines"] + stable_abi_defines(i["stable_abi"], cuda=bool(i["toolkit"]))
     flags += [f"-D{define}" for define in defines] + [f"-I{path}" for path in includes]
     if i["toolkit"]:
