@@ -260,7 +260,7 @@ def torch_symbol(elf: ElfFile, context: Context) -> list[Violation]:
     torch = context.torch
     match torch:
         case TorchRelease():
-            known = torch.symbols(cuda=_may_use_cuda(context))
+            cuda = _may_use_cuda(context)
             return [
                 Violation(
                     code="torch-symbol",
@@ -273,7 +273,7 @@ def torch_symbol(elf: ElfFile, context: Context) -> list[Violation]:
                     + ("" if _may_use_cuda(context) else ", and keep CUDA code out of cpu variants"),
                 )
                 for symbol in _loose_imports(elf)
-                if _is_torch(symbol.name) and symbol.name not in known
+                if _is_torch(symbol.name) and not torch.has(symbol.name, cuda=cuda)
             ]
         case StableAbi():
             return [v for symbol in _loose_imports(elf) for v in _stable_symbol(symbol, torch, context)]
@@ -292,7 +292,7 @@ def _stable_symbol(symbol: Import, torch: StableAbi, context: Context) -> list[V
         hint = "include only torch/csrc/stable and torch/headeronly, and register with STABLE_TORCH_LIBRARY"
         lacking = None
     else:
-        lacking = next((r.release for r in torch.releases if symbol.name not in r.symbols(cuda=cuda)), None)
+        lacking = next((r.release for r in torch.releases if not r.has(symbol.name, cuda=cuda)), None)
         if lacking is None:
             return []
         message = f"PyTorch {lacking} has no {symbol.name}, and this is a build for {floor} and later"
@@ -323,14 +323,6 @@ def torch_symbol_found(elf: ElfFile, context: Context) -> str:
 
 def unresolved(elf: ElfFile, context: Context) -> list[Violation]:
     """Nothing is left to a library that nobody provides: the usual trace of a source missing in the build."""
-    known: frozenset[str] = frozenset()
-    match context.torch:
-        case TorchRelease() as release:
-            known = release.symbols(cuda=_may_use_cuda(context))
-        case StableAbi(releases=releases):
-            known = releases[0].symbols(cuda=_may_use_cuda(context))
-        case None:
-            pass
     prefixes = tuple(prefix for names in _allowed_libraries(context).values() for prefix in names)
     violations = [
         Violation(
@@ -341,7 +333,9 @@ def unresolved(elf: ElfFile, context: Context) -> list[Violation]:
             hint="add the source that defines it to a src list of build.toml, or link its library statically",
         )
         for symbol in _loose_imports(elf)
-        if not _is_torch(symbol.name) and symbol.name not in known and not symbol.name.startswith(prefixes)
+        if not _is_torch(symbol.name)
+        and not symbol.name.startswith(prefixes)
+        and not _torch_has(symbol.name, context)
     ]
     brought = policies.needed().torch.keys() | policies.needed().torch_cuda.keys()
     if not brought.intersection(elf.needed) and any(_is_torch(symbol.name) for symbol in _loose_imports(elf)):
@@ -451,6 +445,17 @@ def _loose_imports(elf: ElfFile) -> list[Import]:
 
 def _is_torch(symbol: str) -> bool:
     return symbol.startswith(_STABLE_SHIMS) or _TORCH_CXX.match(symbol) is not None
+
+
+def _torch_has(symbol: str, context: Context) -> bool:
+    cuda = _may_use_cuda(context)
+    match context.torch:
+        case TorchRelease() as release:
+            return release.has(symbol, cuda=cuda)
+        case StableAbi(releases=releases):
+            return releases[0].has(symbol, cuda=cuda)
+        case None:
+            return False
 
 
 def _may_use_cuda(context: Context) -> bool:

@@ -86,12 +86,17 @@ class TorchRelease:
     release: str
     libraries: Mapping[str, frozenset[str]]
 
-    def symbols(self, *, cuda: bool) -> frozenset[str]:
-        """What is there at run time: a cpu variant meets a PyTorch without its CUDA libraries."""
+    def seen(self, *, cuda: bool) -> tuple[frozenset[str], ...]:
+        """The symbols there at run time, by library: a cpu variant meets a PyTorch without its CUDA libraries."""
         cuda_only = needed().torch_cuda
-        return frozenset().union(
-            *(names for soname, names in self.libraries.items() if cuda or soname not in cuda_only)
-        )
+        return tuple(names for soname, names in self.libraries.items() if cuda or soname not in cuda_only)
+
+    def has(self, symbol: str, *, cuda: bool) -> bool:
+        return any(symbol in names for names in self.seen(cuda=cuda))
+
+    def symbols(self, *, cuda: bool) -> frozenset[str]:
+        """All of them as one set; `has` is the cheaper question."""
+        return frozenset().union(*self.seen(cuda=cuda))
 
 
 @cache

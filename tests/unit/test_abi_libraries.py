@@ -9,6 +9,7 @@ import abi_samples
 import pytest
 from abi_samples import SAMPLES, Sample
 
+from kbuild.abi import policies
 from kbuild.abi.checks import RULES
 from kbuild.abi.verdict import Context, Verdict
 from kbuild.abi.verify import context_for, verify_library
@@ -186,3 +187,27 @@ def test_kernel_abi_check_agrees(sample: Sample, build: Build) -> None:
     assert {v.symbol for v in ours if v.code == "python-abi"} == {
         v.name for v in other.check_python_abi("3.9")
     }
+
+
+def test_a_shim_younger_than_the_floor_of_a_stable_build_is_named_with_the_release_that_lacks_it(
+    tmp_path: Path,
+) -> None:
+    oldest, *_, newest = [
+        release for r in policies.torch_releases() if (release := policies.torch_release(r))
+    ]
+    young = sorted(newest.symbols(cuda=False) - oldest.symbols(cuda=False))
+    shim = next(name for name in young if name.startswith("aoti_torch_"))
+    source = f'extern "C" void {shim}(); void go() {{ {shim}(); }}'
+    sample = Sample(name="young", cxx=True, source=source, stubs=("libtorch_cpu.so",))
+    library = abi_samples.build(sample, tmp_path / "young")
+
+    def stable(release: str) -> Verdict:
+        flat = release.replace(".", "")
+        return judge(library, context_for(parse(f"torch-stable-abi{flat}-cpu-x86_64-linux")))
+
+    assert stable(newest.release).ok
+    (violation,) = stable(oldest.release).violations
+    assert (violation.code, violation.symbol, violation.needed) == ("torch-symbol", shim, oldest.release)
+    assert violation.message == (
+        f"PyTorch {oldest.release} has no {shim}, and this is a build for {oldest.release} and later"
+    )
