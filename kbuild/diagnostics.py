@@ -77,6 +77,9 @@ class Report:
     def warning(self, code: str, message: str, span: Span, *, hint: str | None = None) -> None:
         self.add(Diagnostic(code=code, message=message, span=span, severity=Severity.WARNING, hint=hint))
 
+    def note(self, code: str, message: str, span: Span, *, hint: str | None = None) -> None:
+        self.add(Diagnostic(code=code, message=message, span=span, severity=Severity.NOTE, hint=hint))
+
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics.extend(diagnostics)
 

@@ -16,6 +16,7 @@ from kbuild.diagnostics import Report, Span
 from kbuild.errors import FindingsError, UsageError
 from kbuild.layout import Layout
 from kbuild.sources.files import CONFIG_NAME, ROOT_FILES, candidates, folders, inside, is_inside_file
+from kbuild.variants import Cause, Chosen, Matrix, Skipped, select
 
 Runner = Callable[..., process.Completed]
 
@@ -152,7 +153,26 @@ def _read_config(source: Source, report: Report, *, migrate: bool) -> Config | N
         config = _read_old(detected.edition, source, report)
     if config is not None:
         rules.check(config, source, report)
+        if report.ok:
+            _something_is_left(config, source, report)
     return config
+
+
+def _something_is_left(config: Config, source: Source, report: Report) -> None:
+    """Filters of the author's that together leave a compiled backend without any variant."""
+    selection = select(config, Matrix.load())
+    for backend in config.general.backends:
+        entries = [entry for entry in selection if entry.backend is backend]
+        left = [entry for entry in entries if isinstance(entry, Chosen) or entry.cause is Cause.MEANS]
+        if entries and not left:
+            reasons = list(dict.fromkeys(entry.reason for entry in entries if isinstance(entry, Skipped)))
+            more = f" (and {len(reasons) - 1} more filtered out likewise)" if len(reasons) > 1 else ""
+            report.error(
+                "nothing-left",
+                f"no {backend} variant is left to build: {reasons[-1]}{more}",
+                source.value("general", "backends", config.general.backends.index(backend)),
+                hint="`kbuild variants` shows which filter removes which variant",
+            )
 
 
 def _read_old(edition: int, source: Source, report: Report) -> Config | None:

@@ -6,6 +6,7 @@ Names follow the public loader's grammar. Everything here is pure: data in, valu
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Self, assert_never
 
@@ -246,12 +247,21 @@ class Chosen:
         return tuple(sorted(found, key=lambda c: (c.major, c.minor, c.suffix, c.ptx)))
 
 
+class Cause(StrEnum):
+    """Who a skipped variant is owed to: the author's own filters, or what kbuild has no means for."""
+
+    ASKED = "asked"
+    MEANS = "means"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A variant that does not get built, and the reason. `name` may be a pattern, as in `torch*-rocm*`."""
 
     name: str
+    backend: Backend
     reason: str
+    cause: Cause = Cause.ASKED
 
 
 Selection = tuple[Chosen | Skipped, ...]
@@ -264,12 +274,14 @@ def select(config: Config, matrix: Matrix) -> Selection:
         rows = [row for row in matrix.rows if row.compute.backend is backend]
         if backend not in config.general.backends:
             reason = f"the project does not ask for {backend} (general.backends)"
-            result += [Skipped(name=str(row.variant), reason=reason) for row in rows]
+            result += [Skipped(name=str(row.variant), backend=backend, reason=reason) for row in rows]
         elif not config.kernels_for(backend):
             result.append(Chosen(variant=NoarchVariant(backend=backend), backend=backend))
         elif not rows:
             reason = f"kbuild builds no compiled {backend} kernels: the matrix has no row for them"
-            result.append(Skipped(name=f"torch*-{backend}*", reason=reason))
+            result.append(
+                Skipped(name=f"torch*-{backend}*", backend=backend, reason=reason, cause=Cause.MEANS)
+            )
         else:
             result += _select_compiled(config, matrix, backend, rows)
     return tuple(result)
@@ -286,12 +298,12 @@ def _select_compiled(
             return [_select_row(config, torch, matrix, row) for row in rows]
         case TvmFfi():
             name = f"tvm-ffi*-{backend}*"
-            return [
-                Skipped(name=name, reason="kbuild builds no tvm-ffi kernels: their toolchain is not pinned")
-            ]
+            reason = "kbuild builds no tvm-ffi kernels: their toolchain is not pinned"
+            return [Skipped(name=name, backend=backend, reason=reason, cause=Cause.MEANS)]
         case TorchNoarch():
             name = f"torch*-{backend}*"
-            return [Skipped(name=name, reason="[torch-noarch] compiles nothing (remove its kernel sections)")]
+            reason = "[torch-noarch] compiles nothing (remove its kernel sections)"
+            return [Skipped(name=name, backend=backend, reason=reason)]
         case _:
             assert_never(config.framework)
 
@@ -299,7 +311,7 @@ def _select_compiled(
 def _select_row(config: Config, torch: Torch, matrix: Matrix, row: Row) -> Chosen | Skipped:
     reason = _torch_bounds(torch, row.torch)
     return (
-        Skipped(name=str(row.variant), reason=reason)
+        Skipped(name=str(row.variant), backend=row.compute.backend, reason=reason)
         if reason is not None
         else _choose(config, matrix, row.variant, row.torch)
     )
@@ -322,9 +334,9 @@ def _select_stable(
         reasons = [_torch_bounds(torch, row.torch) for row in users]
         if headers is None or not users:
             reason = f"no PyTorch from {stable_abi} on is published for {compute} (torch.stable-abi)"
-            result.append(Skipped(name=str(variant), reason=reason))
+            result.append(Skipped(name=str(variant), backend=compute.backend, reason=reason))
         elif all(reason is not None for reason in reasons):
-            result.append(Skipped(name=str(variant), reason=str(reasons[0])))
+            result.append(Skipped(name=str(variant), backend=compute.backend, reason=str(reasons[0])))
         else:
             result.append(_choose(config, matrix, variant, headers))
     return result
@@ -347,9 +359,13 @@ def _choose(
     kernels: list[KernelBuild] = []
     if compute.version is not None:
         toolkit = matrix.toolkits[compute.version]
-        reason = _toolkit_reason(config, toolkit)
+        reason = _cuda_bounds(config, toolkit)
         if reason is not None:
-            return Skipped(name=str(variant), reason=reason)
+            return Skipped(name=str(variant), backend=compute.backend, reason=reason)
+        if toolkit.unavailable is not None:
+            return Skipped(
+                name=str(variant), backend=compute.backend, reason=toolkit.unavailable, cause=Cause.MEANS
+            )
         trees += toolkit.trees
     for kernel in config.kernels_for(compute.backend):
         match kernel:
@@ -363,7 +379,7 @@ def _choose(
                     reason = (
                         f"CUDA {compute.version} compiles for no capability of kernel {kernel.id}: {wanted}"
                     )
-                    return Skipped(name=str(variant), reason=reason)
+                    return Skipped(name=str(variant), backend=compute.backend, reason=reason)
                 kernels.append(KernelBuild(id=kernel.id, capabilities=capabilities))
             case CpuKernel():
                 kernels.append(KernelBuild(id=kernel.id))
@@ -371,7 +387,7 @@ def _choose(
                 raise AssertionError(f"no row can be for {kernel.backend}")
     if not kernels:
         reason = f"CUDA {compute.version} is below the cuda-minver of every cuda kernel"
-        return Skipped(name=str(variant), reason=reason)
+        return Skipped(name=str(variant), backend=compute.backend, reason=reason)
     return Chosen(
         variant=variant,
         backend=compute.backend,
@@ -382,13 +398,13 @@ def _choose(
     )
 
 
-def _toolkit_reason(config: Config, toolkit: Toolkit) -> str | None:
+def _cuda_bounds(config: Config, toolkit: Toolkit) -> str | None:
     cuda = config.general.cuda
     if cuda.minver is not None and toolkit.version < cuda.minver:
         return f"CUDA {toolkit.version} is below general.cuda.minver {cuda.minver}"
     if cuda.maxver is not None and toolkit.version > cuda.maxver:
         return f"CUDA {toolkit.version} is above general.cuda.maxver {cuda.maxver}"
-    return toolkit.unavailable
+    return None
 
 
 def chosen(selection: Selection) -> tuple[Chosen, ...]:

@@ -37,7 +37,8 @@ def check(ctx: click.Context, path: Path | None, strict: bool, form: str) -> Non
     elif len(report):
         click.echo(report.as_text())
     click.echo(_summary(project, report), err=True)
-    failed = not report.ok or (strict and len(report) > 0)
+    failing = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
+    failed = any(diagnostic.severity in failing for diagnostic in report)
     ctx.exit(ExitCode.FINDINGS if failed else ExitCode.OK)
 
 

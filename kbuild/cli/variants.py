@@ -31,7 +31,12 @@ def variants(path: Path | None, as_json: bool) -> None:
 
 def _as_json(entry: Chosen | Skipped) -> dict[str, Any]:
     if isinstance(entry, Skipped):
-        return {"variant": entry.name, "builds": False, "reason": entry.reason}
+        return {
+            "variant": entry.name,
+            "builds": False,
+            "backend": entry.backend.value,
+            "reason": entry.reason,
+        }
     return {
         "variant": entry.name,
         "builds": True,

@@ -166,7 +166,8 @@ class General:
         """The name of the Python package."""
         return self.name.replace("-", "_")
 
-    def _for_backend(self, backend: Backend) -> BackendGeneral:
+    def for_backend(self, backend: Backend) -> BackendGeneral:
+        """The settings of one backend; empty ones where its table cannot exist."""
         match backend:
             case Backend.CUDA:
                 return self.cuda
@@ -181,11 +182,11 @@ class General:
 
     def all_python_depends(self, backend: Backend) -> tuple[str, ...]:
         """General and backend-specific Python dependencies, in that order."""
-        return self.python_depends + self._for_backend(backend).python_depends
+        return self.python_depends + self.for_backend(backend).python_depends
 
     def all_kernel_depends(self, backend: Backend) -> tuple[KernelDependency, ...]:
         """General and backend-specific kernel dependencies, in that order."""
-        return self.kernel_depends + self._for_backend(backend).kernel_depends
+        return self.kernel_depends + self.for_backend(backend).kernel_depends
 
 
 DEFAULT_PYEXT = ("py", "pyi")

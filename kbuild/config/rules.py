@@ -1,10 +1,13 @@
 """What must hold between the fields of a valid `build.toml`: one small function each."""
 
+import re
 from collections.abc import Callable
 
 from kbuild.config.archs import CudaArchs
-from kbuild.config.model import Backend, Config, CudaKernel, Torch, TorchNoarch
-from kbuild.config.source import Source
+from kbuild.config.dependencies import PythonDepends
+from kbuild.config.flags import check_flags
+from kbuild.config.model import Backend, Config, CudaKernel, KernelDependency, Torch, TorchNoarch
+from kbuild.config.source import Path, Source
 from kbuild.diagnostics import Report
 
 Rule = Callable[[Config, Source, Report], None]
@@ -112,6 +115,118 @@ def _dependencies_fit_the_backend(config: Config, source: Source, report: Report
                 )
 
 
+def _python_depends_are_known(config: Config, source: Source, report: Report) -> None:
+    known = PythonDepends.load()
+    general = config.general
+    tables: list[tuple[Backend | None, tuple[str, ...]]] = [(None, general.python_depends)]
+    tables += [(backend, general.for_backend(backend).python_depends) for backend in Backend]
+    for backend, packages in tables:
+        table = "general" if backend is None else f"general.{backend}"
+        for index, package in enumerate(packages):
+            if package in known.allowed(backend):
+                continue
+            home = known.home(package)
+            allowed = ", ".join(known.allowed(backend)) or "none"
+            report.error(
+                "unknown-python-depends",
+                f"{package!r} is no Python dependency that {table} may list: the loader would refuse the kernel",
+                source.value(*table.split("."), "python-depends", index),
+                hint=f"list it in {home}.python-depends" if home else f"allowed in {table}: {allowed}",
+            )
+
+
+def _backend_tables_are_used(config: Config, source: Source, report: Report) -> None:
+    for backend in (Backend.CUDA, Backend.NEURON, Backend.TPU, Backend.XPU):
+        if backend.value in source.data["general"] and backend not in config.general.backends:
+            report.warning(
+                "unused-backend-table",
+                f"[general.{backend}] has settings for a backend that general.backends does not list",
+                source.key("general", backend.value),
+                hint=f'add "{backend}" to general.backends, or remove the table',
+            )
+
+
+def _entries_are_not_repeated(config: Config, source: Source, report: Report) -> None:
+    arrays: list[Path] = [("general", "backends"), (config.framework.key, "src")]
+    arrays += [("kernel", kernel.id, key) for kernel in config.kernels for key in ("src", "depends")]
+    arrays += [("kernel", kernel.id, "cuda-capabilities") for kernel in config.kernels]
+    for path in arrays:
+        table = source.data
+        for part in path[:-1]:
+            table = table[str(part)]
+        entries = table.get(str(path[-1]), [])
+        for index, entry in enumerate(entries):
+            if entry in entries[:index]:
+                report.warning(
+                    "repeated-entry",
+                    f"{entry!r} is listed twice in {'.'.join(map(str, path))}",
+                    source.value(*path, index),
+                    hint="remove one of the two",
+                )
+
+
+def _kernel_ids_are_plain(config: Config, source: Source, report: Report) -> None:
+    for kernel in config.kernels:
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", kernel.id) is None:
+            report.error(
+                "bad-kernel-id",
+                f"{kernel.id!r} is no name for a kernel section: builds name files after it",
+                source.key("kernel", kernel.id),
+                hint="use letters, digits, _ and -, first a letter: [kernel.my_kernel]",
+            )
+
+
+def _kernel_depends_make_sense(config: Config, source: Source, report: Report) -> None:
+    general = config.general
+    tables: list[tuple[Path, tuple[KernelDependency, ...]]] = [(("general",), general.kernel_depends)]
+    tables += [
+        (("general", backend.value), general.for_backend(backend).kernel_depends) for backend in Backend
+    ]
+    for path, entries in tables:
+        for index, entry in enumerate(entries):
+            span = source.value(*path, "kernel-depends", index)
+            if entry.repo_id == general.hub.repo_id:
+                report.error("self-dependency", f"the kernel depends on itself, {entry.repo_id}", span)
+            if any(entry.repo_id == other.repo_id for other in entries[:index]):
+                report.error(
+                    "many-versions",
+                    f"{entry.repo_id} is listed twice: a kernel loads one version of another",
+                    span,
+                    hint="keep one of the two entries",
+                )
+
+
+def _capabilities_survive(config: Config, source: Source, report: Report) -> None:
+    """Which toolkits drop a declared capability, and which are left with none at all."""
+    archs, cuda = CudaArchs.load(), config.general.cuda
+    for kernel in config.kernels:
+        if not isinstance(kernel, CudaKernel):
+            continue
+        known = [capability for capability in kernel.capabilities if archs.toolkits_knowing(capability)]
+        floors = [version for version in (cuda.minver, kernel.cuda_minver) if version is not None]
+        lost = {}
+        for toolkit in sorted(archs.known):
+            if all(toolkit >= floor for floor in floors) and (cuda.maxver is None or toolkit <= cuda.maxver):
+                lost[toolkit] = [entry for entry in known if entry.arch not in archs.known[toolkit]]
+        span = source.key("kernel", kernel.id, "cuda-capabilities")
+        empty = [str(toolkit) for toolkit, entries in lost.items() if known and entries == known]
+        if empty:
+            report.warning(
+                "lost-toolkit",
+                f"kernel {kernel.id!r} cannot be built with CUDA {', '.join(empty)}: "
+                "no declared capability is known there",
+                span,
+                hint="say so with cuda-minver or general.cuda, or add a capability that those toolkits know",
+            )
+        partly = [
+            f"{', '.join(map(str, entries))} with CUDA {toolkit}"
+            for toolkit, entries in lost.items()
+            if entries and entries != known
+        ]
+        if partly:
+            report.note("lost-capability", f"kernel {kernel.id!r} is built without {'; '.join(partly)}", span)
+
+
 RULES: tuple[Rule, ...] = (
     _kernel_backend_is_listed,
     _noarch_has_no_kernels,
@@ -120,6 +235,13 @@ RULES: tuple[Rule, ...] = (
     _ranges_are_not_empty,
     _stable_abi_backends_are_listed,
     _dependencies_fit_the_backend,
+    _python_depends_are_known,
+    _backend_tables_are_used,
+    _entries_are_not_repeated,
+    _kernel_ids_are_plain,
+    _kernel_depends_make_sense,
+    _capabilities_survive,
+    check_flags,
 )
 
 
