@@ -183,7 +183,8 @@ def _build(plan: _Plan, wanted: tuple[Chosen, ...], folder: BuildFolder, *, show
     todo = {v.name: needs.get(plan.recipes[v.name].drv, frozenset()) & missing for v in wanted}
     events = nixcmd.Events()
     if missing:
-        with BuildProgress(todo, show_logs=show_logs) as progress:
+        results = {name: plan.nix.physical(recipe.out) for name, recipe in plan.recipes.items()}
+        with BuildProgress(todo, results, show_logs=show_logs) as progress:
             events.on_change, events.on_log = progress.update, progress.log
             plan.nix.build(plan.drvs, plan.host, plan.settings, events)
     outcomes = []

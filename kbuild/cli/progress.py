@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,10 +13,15 @@ from kbuild.nixcmd import Events, step_name
 
 
 class BuildProgress:
-    """Follows Nix's events. `todo` names, for each variant, the derivations that this run has to build."""
+    """Follows Nix's events. `todo` names, for each variant, the derivations that this run has to build, `results`
+    the store path that is there when it is built: Nix reports the end of a build only when all is over.
+    """
 
-    def __init__(self, todo: Mapping[str, frozenset[str]], *, show_logs: bool) -> None:
+    def __init__(
+        self, todo: Mapping[str, frozenset[str]], results: Mapping[str, Path], *, show_logs: bool
+    ) -> None:
         self._todo = {variant: drvs for variant, drvs in todo.items() if drvs}
+        self._results = results
         self._show_logs = show_logs
         self._start = time.monotonic()
         self._done: set[str] = set()
@@ -43,19 +49,17 @@ class BuildProgress:
     def update(self, events: Events) -> None:
         """Called after each event."""
         failed = set(events.failed)
-        finished = set(events.finished)
+        started = {*events.building.values(), *events.finished}
         if self._live is not None:
-            self._live.update(self._table(events, finished, failed))
-        for variant, drvs in self._todo.items():
-            if variant not in self._done and drvs <= finished and not drvs & failed:
+            self._live.update(self._table(events, started, failed))
+        for drv in started - self._announced if self._live is None else ():
+            self._announced.add(drv)
+            self._say(f"  {step_name(drv)}{self._users(drv)}")
+        for variant in self._todo:
+            if variant not in self._done and self._results[variant].exists():
                 self._done.add(variant)
                 elapsed = time.monotonic() - self._start
                 self._say(f"[{len(self._done)}/{len(self._todo)}] {variant} built ({elapsed:.1f} s)")
-        if self._live is None:
-            for drv in [*events.building.values(), *events.finished]:
-                if drv not in self._announced:
-                    self._announced.add(drv)
-                    self._say(f"  {step_name(drv)}{self._users(drv)}")
 
     def log(self, drv: str, line: str) -> None:
         """One line of a builder's output."""
@@ -72,7 +76,7 @@ class BuildProgress:
         users = [variant for variant, drvs in self._todo.items() if drv in drvs]
         return f" for {len(users)} variants" if len(users) > 1 else f" for {users[0]}" if users else ""
 
-    def _table(self, events: Events, finished: set[str], failed: set[str]) -> object:
+    def _table(self, events: Events, started: set[str], failed: set[str]) -> object:
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
@@ -82,5 +86,5 @@ class BuildProgress:
                 continue
             now = [step_name(drv) for drv in building if drv in drvs]
             state = "[red]failed[/]" if drvs & failed else ", ".join(now) or "waiting"
-            table.add_row(variant, f"{len(drvs & finished)}/{len(drvs)}", state)
+            table.add_row(variant, f"{len(drvs & started)}/{len(drvs)}", state)
         return table

@@ -40,6 +40,8 @@ class Store:
 
     def keep(self, path: str, root: Path) -> None:
         """Register `root` as a garbage-collector root of a path; a store that has none is left without."""
+        if root.is_symlink() and root.readlink() == Path(path):
+            return
         root.parent.mkdir(parents=True, exist_ok=True)
         self.run([self.program, *self.options, "--realise", path, "--add-root", str(root), "--indirect"])
 
