@@ -14,6 +14,7 @@ from kbuild.toolchain.lock import Wheel
 Run = Callable[[Sequence[str]], process.Completed]
 
 _PYTHON = "3.12"
+_PIPS = 4
 _PLATFORMS = tuple(
     f"manylinux{tag}_x86_64" for tag in ("_2_28", "_2_27", "_2_17", "_2_12", "_2_5", "2014", "2010", "1")
 )
@@ -40,10 +41,17 @@ def locate(wheels: Iterable[Wheel], *, run: Run = process.run) -> Mapping[Wheel,
 
     Raises HubError where pip finds nothing at all, MachineError where there is no pip.
     """
-    addresses: dict[Wheel, str] = {}
-    for batch in _one_version_per_project(wheels):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def ask(batch: Sequence[Wheel]) -> tuple[Found, ...]:
         # NB: `===` compares strings, so that 2.13.0 does not stand for a local 2.13.0+cpu.
-        found = resolve([f"{wheel.project}==={wheel.version}" for wheel in batch], run=run)
+        return resolve([f"{wheel.project}==={wheel.version}" for wheel in batch], run=run)
+
+    addresses: dict[Wheel, str] = {}
+    batches = _one_version_per_project(wheels)
+    with ThreadPoolExecutor(_PIPS) as pool:
+        answers = list(pool.map(ask, batches))
+    for batch, found in zip(batches, answers, strict=True):
         for wheel in batch:
             for file in found:
                 if file.file == wheel.file and file.sha256 in (None, wheel.sha256):

@@ -8,7 +8,7 @@ from kbuild.resources import data_json
 CUDA_RELEASES = {"13.0": "13.0.2", "13.2": "13.2.2"}
 
 _CU13 = "nvidia/cu13"
-_EXTRAS = "cccl,cublas,cudart,curand,cusolver,cusparse,nvcc,nvjitlink"
+_EXTRAS = "cccl,crt,cublas,cudart,curand,cusolver,cusparse,nvcc,nvjitlink,nvvm"
 
 # What a component contributes to compiling and linking. cicc carries its own copy of libnvvm, so the library
 # stays behind; so do the math libraries, which a kernel reaches through torch. Link-time optimisation of device

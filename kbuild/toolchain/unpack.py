@@ -4,7 +4,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 from kbuild.toolchain.lock import Tree
 
 _CHUNK = 1 << 18
+_SMALL = 1 << 18
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
@@ -104,45 +105,80 @@ def is_unpacked(member: Member, root: Path) -> bool:
 def unpack(member: Member, source: Source, root: Path) -> None:
     """Write one member below `root`, its checksum proven. Raises CorruptMemberError, EOFError, OSError."""
     source.skip_to(member.start)
-    signature, name_length, extra_length = _LOCAL_HEADER.unpack(source.read_exactly(_LOCAL_HEADER.size))
-    if signature != b"PK\x03\x04":
-        raise CorruptMemberError(f"{member.path}: no zip header at byte {member.start}")
-    source.read_exactly(name_length + extra_length)
-
     path = root / member.path
+    if member.end - member.start <= _SMALL:
+        # Headers come by the ten thousand: one read and one write each.
+        data = source.read_exactly(member.end - member.start)
+        offset = _content_offset(member, data)
+        content = b"".join(_inflated(member, [data[offset : offset + member.compressed]]))
+        _check(member, len(content), zlib.crc32(content))
+        try:
+            _write(path, content, member)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, content, member)
+        return
+
+    header = source.read_exactly(_LOCAL_HEADER.size)
+    source.read_exactly(_content_offset(member, header) - len(header))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
     crc = size = 0
     with partial.open("wb") as file:
-        for chunk in _content(member, source):
+        for chunk in _inflated(member, _chunks(source, member.compressed)):
             crc = zlib.crc32(chunk, crc)
             size += len(chunk)
             file.write(chunk)
+    _check(member, size, crc)
+    partial.chmod(_mode(member))
+    partial.replace(path)
+
+
+def _content_offset(member: Member, data: bytes) -> int:
+    """How far after its beginning the content of a member begins: its local header has names of its own."""
+    signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(data)
+    if signature != b"PK\x03\x04":
+        raise CorruptMemberError(f"{member.path}: no zip header at byte {member.start}")
+    return _LOCAL_HEADER.size + int(name_length) + int(extra_length)
+
+
+def _chunks(source: Source, count: int) -> Iterator[bytes]:
+    while count:
+        chunk = source.read_exactly(min(count, _CHUNK))
+        count -= len(chunk)
+        yield chunk
+
+
+def _inflated(member: Member, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    if member.stored:
+        yield from chunks
+        return
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        for chunk in chunks:
+            yield inflate.decompress(chunk)
+        yield inflate.flush()
+    except zlib.error as error:
+        raise CorruptMemberError(f"{member.path}: {error}") from error
+
+
+def _check(member: Member, size: int, crc: int) -> None:
     if (crc, size) != (member.crc, member.size):
-        partial.unlink()
         raise CorruptMemberError(
             f"{member.path}: expected {member.size} bytes with CRC {member.crc:08x}, "
             f"got {size} with CRC {crc:08x}"
         )
-    partial.chmod(0o755 if member.executable else 0o644)
-    partial.replace(path)
 
 
-def _content(member: Member, source: Source) -> Iterable[bytes]:
-    left = member.compressed
-    inflate = None if member.stored else zlib.decompressobj(-zlib.MAX_WBITS)
-    while left:
-        chunk = source.read_exactly(min(left, _CHUNK))
-        left -= len(chunk)
-        if inflate is None:
-            yield chunk
-            continue
-        try:
-            yield inflate.decompress(chunk)
-        except zlib.error as error:
-            raise CorruptMemberError(f"{member.path}: {error}") from error
-    if inflate is not None:
-        yield inflate.flush()
+def _write(path: Path, content: bytes, member: Member) -> None:
+    # A name stands for a whole file (`is_unpacked`); one cut short by a crash has another size.
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _mode(member))
+    with open(file, "wb") as stream:  # noqa: PTH123  (a descriptor, no path)
+        stream.write(content)
+
+
+def _mode(member: Member) -> int:
+    return 0o755 if member.executable else 0o644
 
 
 class FileSource:

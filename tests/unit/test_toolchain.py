@@ -22,7 +22,7 @@ from kbuild.resources import data_json, data_path
 from kbuild.toolchain import Kind, Lock, Store, Symbol, Tree, Wheel, ensure, index, load_lock, store_path
 from kbuild.toolchain.fetch import Silent
 from kbuild.toolchain.nar import nar_of
-from kbuild.toolchain.recipes import recipes
+from kbuild.toolchain.recipes import CUDA_RELEASES, recipes
 from kbuild.toolchain.refresh import format_lock
 from kbuild.toolchain.symbols import (
     format_symbols,
@@ -63,6 +63,13 @@ class TestData:
             assert (tree.keep, tree.strip, tree.executable) == (recipe.keep, recipe.strip, recipe.executable)
             assert tree.wheel.project == recipe.project
             assert tree.store_name == recipe.store_name(tree.wheel.version)
+
+    def test_the_compiler_of_a_toolkit_is_of_one_release(self) -> None:
+        trees = load_lock().trees
+        for cuda in CUDA_RELEASES:
+            versions = {trees[f"cuda-{cuda}-{name}"].wheel.version for name in ("nvcc", "nvvm", "crt")}
+            assert len(versions) == 1
+            assert versions.pop().startswith(f"{cuda}.")
 
     def test_the_lock_is_written_the_way_refresh_writes_it(self) -> None:
         lock = load_lock()
