@@ -3,7 +3,9 @@
 Works with Nix 2.4 and later. Flakes are switched on by flag, so the user's configuration does not matter.
 """
 
+import grp
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,9 +42,24 @@ class Settings:
             flags += ["--option", "cores", str(self.cores)]
         if self.builders is not None:
             flags += ["--option", "builders", self.builders]
+        if _lacks_build_users():
+            flags += ["--option", "build-users-group", ""]
         for name, value in self.options:
             flags += ["--option", name, value]
         return flags
+
+
+def _lacks_build_users() -> bool:
+    """Whether Nix would refuse to build: as root it hands builds to the users of a group that bare `nix-bin` lacks.
+
+    Without them the builder is root in the same sandbox, where a user namespace takes root's rights away.
+    """
+    if os.geteuid() != 0:
+        return False
+    try:
+        return not grp.getgrnam("nixbld").gr_mem
+    except KeyError:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
