@@ -25,7 +25,15 @@ _SYSTEM_PATHS = (
     "/usr/libexec",
 )
 _TOOLS = ("as", "ld", "collect2", "cc1plus", "cc1")
-_LIBRARIES = ("libstdc++.so.6", "libstdc++.a", "libgcc.a", "libgcc_s.so.1", "crti.o", "crtbeginS.o")
+_LIBRARIES = (
+    "libstdc++.so.6",
+    "libstdc++.a",
+    "libgcc.a",
+    "libgcc_s.so.1",
+    "crti.o",
+    "crtbeginS.o",
+    "libgomp.so.1",
+)
 # nvcc 13 refuses newer host compilers (CUDA installation guide, "Host Compiler Support Policy").
 _NEWEST_GCC = 15
 

@@ -17,8 +17,9 @@ in
       inputs.symbols = data "torch-${release}.symbols.xz";
     };
 
-  # glibc 2.28, libstdc++ up to GLIBCXX_3.4.24 / CXXABI_1.3.11, and the few functions that newer headers call in
-  # place of older ones: what links against these runs on every manylinux_2_28 system.
+  # glibc 2.28, libstdc++ up to GLIBCXX_3.4.24 / CXXABI_1.3.11, the libgomp that comes with PyTorch, and the few
+  # functions that newer headers call in place of older ones: what links against these runs on every manylinux_2_28
+  # system.
   runtime = step {
     name = "manylinux_2_28-stubs";
     step = ./steps/make_runtime.py;
@@ -29,6 +30,8 @@ in
       ceilings = {
         GLIBCXX = "3.4.24";
         CXXABI = "1.3.11";
+        GOMP = "5.0";
+        OMP = "5.0";
       };
     };
   };

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,12 +66,27 @@ def main() -> int:
         f"{runtime}/libstdc++.so.6",
         "-l:libstdc++.a",
         f"{runtime}/libm.so.6",
+        f"{runtime}/libgomp.so.1",
         "-l:libgcc_s.so.1",
         "-lgcc",
     ]
     argv += [f"{runtime}/libkbuild_compat.a"]
-    argv += [f"{runtime}/{name}" for name in ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libc.so.6")]
-    return subprocess.run(argv, check=False).returncode
+    # The loader last: it has functions of libc.so.6 too, but only it has __tls_get_addr.
+    libc = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libc.so.6", "ld-linux-x86-64.so.2")
+    argv += [f"{runtime}/{name}" for name in libc]
+    done = subprocess.run(argv, check=False, stderr=subprocess.PIPE, text=True)
+    for name in missing(done.stderr):
+        print(
+            f"kbuild: neither this kernel nor PyTorch nor a manylinux_2_28 system has {name}", file=sys.stderr
+        )
+    sys.stderr.write(done.stderr)
+    return done.returncode
+
+
+def missing(messages: str) -> list[str]:
+    """The symbols that the linker says nothing defines, each once."""
+    found = re.findall(r"undefined references? to `(.+?)'|hidden symbol `(.+?)' isn't defined", messages)
+    return sorted({name or hidden for name, hidden in found})
 
 
 sys.exit(main())

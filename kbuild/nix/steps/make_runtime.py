@@ -1,5 +1,5 @@
-"""Link stubs of the manylinux_2_28 runtime: glibc from its symbol list, libstdc++ from the host's own library with
-every symbol above the ceiling left out, and the static compatibility archive."""
+"""Link stubs of the manylinux_2_28 runtime: glibc from its symbol list, libstdc++ and libgomp from the host's own
+libraries with every symbol above the ceiling left out, and the static compatibility archive."""
 
 import importlib.util
 import json
@@ -49,11 +49,14 @@ def main() -> None:
     out.mkdir()
     for soname, symbols in stubs.read(Path(i["symbols"])):
         stubs.write_stub(out, soname, symbols)
-    library = subprocess.run(
-        ["g++", "-print-file-name=libstdc++.so.6"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    stubs.write_stub(out, "libstdc++.so.6", host_symbols(stubs, library, i["ceilings"]))
-    subprocess.run(["gcc", "-O2", "-fPIC", "-ffreestanding", "-c", i["compat"], "-o", "compat.o"], check=True)
+    for soname in ("libstdc++.so.6", "libgomp.so.1"):
+        argv = ["g++", f"-print-file-name={soname}"]
+        library = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+        stubs.write_stub(out, soname, host_symbols(stubs, library, i["ceilings"]))
+    subprocess.run(
+        ["gcc", "-O2", "-fPIC", "-ffreestanding", "-ffunction-sections", "-c", i["compat"], "-o", "compat.o"],
+        check=True,
+    )
     subprocess.run(["ar", "rcsD", str(out / "libkbuild_compat.a"), "compat.o"], check=True)
 
 
