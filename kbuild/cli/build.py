@@ -12,6 +12,7 @@ import click
 from kbuild import cachedir, host, nixcmd, provenance
 from kbuild.abi.verify import verify_variant
 from kbuild.cli.progress import BuildProgress
+from kbuild.cli.transfer import TransferProgress
 from kbuild.errors import ExitCode, FindingsError, UsageError
 from kbuild.machine import installed_torch
 from kbuild.nix_errors import explain
@@ -106,7 +107,12 @@ def build(
     settings = nixcmd.Settings(
         max_jobs=max_jobs or host.jobs(), cores=cores or 1, builders=builders, options=options
     )
-    ensure(sorted({tree for v in wanted for tree in v.trees}), nix=Store(options=nix.store_options))
+    with TransferProgress() as transfer:
+        ensure(
+            sorted({tree for v in wanted for tree in v.trees}),
+            nix=Store(options=nix.store_options),
+            progress=transfer,
+        )
     git = provenance.of(project.root)
     session = {
         "host": compiler.as_json(),
