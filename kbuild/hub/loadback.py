@@ -25,12 +25,12 @@ where = {"version": int(number)} if number != revision and number.isdigit() else
 missing = [name for name in ("torch", "kernels") if importlib.util.find_spec(name) is None]
 if missing:
     end("skipped", "this Python has no " + " and no ".join(missing))
-import inspect
-import kernels
 from importlib.metadata import version
 installed = tuple(int(part) for part in version("kernels").split(".")[:2])
 if (installed >= (0, 14)) != (repo_type == "kernel"):
     end("skipped", f"kernels {version('kernels')} does not load from {repo_type} repositories")
+import inspect
+import kernels
 trust = {"trust_remote_code": True} if "trust_remote_code" in inspect.signature(kernels.get_kernel).parameters else {}
 try:
     module = kernels.get_kernel(repo_id, **where, **trust)

@@ -159,7 +159,7 @@ class Hub:
                 )
             except HfHubHTTPError as error:
                 if error.response.status_code == 412:
-                    raise TipMovedError from error
+                    raise TipMovedError from None
                 raise
         return Commit(
             branch=plan.branch,
@@ -177,15 +177,17 @@ class Hub:
             raise UsageError(
                 f"{repo_id!r} cannot be the name of a repository", hint="Give ORGANISATION/NAME or USER/NAME."
             ) from error
-        except HfHubHTTPError as error:
-            raise self._refused(what, repo_id, error, creating) from error
         except Exception as error:
-            if not _is_transport(error):
-                raise
-            raise HubError(
-                f"Cannot {what}: {self._api.endpoint} did not answer ({_reason(error)})",
-                hint="Check the network, and HF_ENDPOINT if it is set. Running the command again is safe.",
-            ) from error
+            match _cause(error):
+                case HfHubHTTPError() as refusal:
+                    raise self._refused(what, repo_id, refusal, creating) from error
+                case None:
+                    raise
+                case failure:
+                    raise HubError(
+                        f"Cannot {what}: {self._api.endpoint} did not answer ({_reason(failure)})",
+                        hint="Check the network, and HF_ENDPOINT if it is set. Running the command again is safe.",
+                    ) from error
 
     def _refused(self, what: str, repo_id: str, error: HfHubHTTPError, creating: RepoType | None) -> HubError:
         status = error.response.status_code
@@ -209,9 +211,9 @@ class Hub:
         try:
             me = self._api.whoami()
         except Exception as error:
-            if isinstance(error, HfHubHTTPError) or _is_transport(error) or isinstance(error, OSError):
-                return _SIGN_IN
-            raise
+            if _cause(error) is None and not isinstance(error, OSError):
+                raise
+            return _SIGN_IN
         name, orgs = me.get("name"), [org.get("name") for org in me.get("orgs", [])]
         if namespace not in (name, *orgs):
             known = (
@@ -400,6 +402,14 @@ def _operations(plan: BranchPlan) -> list[CommitOperationAdd | CommitOperationDe
             )
         operations.append(operation)
     return operations
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """The Hub's refusal or the network's failure behind an error; uploads wrap theirs in a RuntimeError."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, HfHubHTTPError) and not _is_transport(cause):
+        cause = cause.__cause__
+    return cause
 
 
 def _is_transport(error: BaseException) -> bool:

@@ -273,7 +273,7 @@ class App:
         if kind is Kind.KERNEL and not self._config.allow_kernels:
             raise RefusalError(403, "You are not allowed to create kernel repositories")
         url = f"{call.base}/{_web_prefix(kind)}{name}"
-        attributes = self._keep(_GITATTRIBUTES)
+        attributes = _regular(_GITATTRIBUTES, self._blobs.put)
         try:
             self._store.create_repo(
                 kind,
@@ -422,19 +422,20 @@ class App:
         parent: str | None = None
         message: Message | None = None
         changes: list[Change] = []
-        for line in call.body:
-            if not line.strip():
-                continue
-            key, value = _line(line)
-            if key == "header":
-                parent = value.get("parentCommit")
-                message = Message(
-                    author=user.name,
-                    title=str(value.get("summary", "")),
-                    body=str(value.get("description") or ""),
-                )
-            else:
-                changes.append(self._change(key, value))
+        with self._blobs.batch() as put:
+            for line in call.body:
+                if not line.strip():
+                    continue
+                key, value = _line(line)
+                if key == "header":
+                    parent = value.get("parentCommit")
+                    message = Message(
+                        author=user.name,
+                        title=str(value.get("summary", "")),
+                        body=str(value.get("description") or ""),
+                    )
+                else:
+                    changes.append(self._change(key, value, put))
         if message is None:
             raise RefusalError(400, "The commit has no header")
         if "create_pr" in call.query:
@@ -447,14 +448,14 @@ class App:
             {"success": True, "commitOid": commit.oid, "commitUrl": url, "hookOutput": "", **pull}
         )
 
-    def _change(self, key: str, value: Mapping[str, Any]) -> Change:
+    def _change(self, key: str, value: Mapping[str, Any], put: Callable[[bytes], str]) -> Change:
         path = str(value.get("path", ""))
         match key:
             case "file":
                 check_path(path)
                 if value.get("encoding") != "base64":
                     raise RefusalError(400, f"Unknown encoding of {path}")
-                return Put(path=path, file=self._keep(_decoded(str(value.get("content", "")))))
+                return Put(path=path, file=_regular(_decoded(str(value.get("content", ""))), put))
             case "lfsFile":
                 return Put(path=path, file=self._lfs_file(str(value.get("oid"))))
             case "deletedFile":
@@ -462,9 +463,6 @@ class App:
             case "deletedFolder":
                 return Remove(path=path, folder=True)
         raise RefusalError(400, f"Unknown operation {key!r}")
-
-    def _keep(self, content: bytes) -> File:
-        return File(oid=blob_oid(content), size=len(content), sha256=self._blobs.put(content), lfs=False)
 
     def _lfs_file(self, sha256: str) -> File:
         if not self._has_blob(sha256):
@@ -581,6 +579,11 @@ class App:
         if not self._has_blob(oid) or self._blobs.path(oid).stat().st_size != document.get("size"):
             raise RefusalError(404, f"The LFS object {oid} is not here in this size", code="EntryNotFound")
         return Response(status_code=200)
+
+
+def _regular(content: bytes, put: Callable[[bytes], str]) -> File:
+    """A file that git itself would hold, its content handed to `put`."""
+    return File(oid=blob_oid(content), size=len(content), sha256=put(content), lfs=False)
 
 
 def _entries(commit: Commit, folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:

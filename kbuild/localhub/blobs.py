@@ -4,6 +4,9 @@ import hashlib
 import os
 import re
 import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,11 +41,38 @@ class Blobs:
         """A writer for a new content."""
         return Incoming(self, self._incoming / secrets.token_hex(16))
 
+    @contextmanager
+    def batch(self) -> Iterator[Callable[[bytes], str]]:
+        """A function that takes small contents and gives their sha256; all are kept when the block ends well."""
+        waiting: dict[str, Path] = {}
+
+        def put(content: bytes) -> str:
+            sha256 = hashlib.sha256(content).hexdigest()
+            if sha256 not in waiting and not self.has(sha256):
+                waiting[sha256] = self._incoming / secrets.token_hex(16)
+                waiting[sha256].write_bytes(content)
+            return sha256
+
+        try:
+            yield put
+            # NB: side by side, because a journal writes many waiting syncs at once.
+            with ThreadPoolExecutor(16) as pool:
+                list(pool.map(_sync, waiting.values()))
+            folders = {self.path(sha256).parent for sha256 in waiting}
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+            for sha256, path in waiting.items():
+                path.replace(self.path(sha256))
+            for folder in (*folders, self._blobs):
+                _sync(folder)
+        finally:
+            for path in waiting.values():
+                path.unlink(missing_ok=True)
+
     def put(self, content: bytes) -> str:
-        """Keep a content; its sha256."""
-        with self.receive() as incoming:
-            incoming.write(content)
-            return incoming.keep()
+        """Keep one content; its sha256."""
+        with self.batch() as put:
+            return put(content)
 
 
 class Incoming:
@@ -85,13 +115,13 @@ class Incoming:
         os.fsync(self._file.fileno())
         if not target.parent.is_dir():
             target.parent.mkdir(exist_ok=True)
-            _sync_folder(target.parent.parent)
+            _sync(target.parent.parent)
         self._path.replace(target)
-        _sync_folder(target.parent)
+        _sync(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
