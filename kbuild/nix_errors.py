@@ -30,7 +30,7 @@ _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
         "put `experimental-features = nix-command flakes` into ~/.config/nix/nix.conf",
     ),
     (
-        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:Operation not permitted|Invalid argument)|no build users",
+        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:Operation not permitted|Invalid argument)|no build users|build-users-group",
         MachineError,
         "Nix cannot set up its build sandbox here",
         "run where user namespaces are allowed (in a container: --privileged), or as root",
