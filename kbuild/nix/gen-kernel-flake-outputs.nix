@@ -6,7 +6,9 @@
   rows,
   variant,
   bundle,
-  util,
+  tree,
+  toolkit,
+  matrix,
   ...
 }:
 {
@@ -25,9 +27,10 @@ let
     map (row: {
       name = row.variant;
       value = variant kernel row;
-    }) (rows kernel)
+    }) kernelRows
   );
-  names = map (row: row.variant) (rows kernel);
+  kernelRows = rows kernel;
+  names = map (row: row.variant) kernelRows;
   all = bundle kernel variants;
 
   script =
@@ -46,16 +49,41 @@ let
       meta.mainProgram = name;
     };
 
-  shell = derivation {
-    name = "${kernel.general.name}-shell";
-    inherit system;
-    builder = host.shell;
-    PATH = host.path;
-    args = [
-      "-c"
-      "export > $out"
-    ];
-  };
+  # `nix develop`: the toolkit on the PATH, PyTorch's and CUDA's headers where compilers and editors look for them.
+  compiledRows = builtins.filter (row: row.torch != null) kernelRows;
+  shell =
+    let
+      newest = builtins.head (
+        builtins.sort (
+          a: b:
+          if a.backend != b.backend then a.backend == "cuda" else builtins.compareVersions a.torch b.torch > 0
+        ) compiledRows
+      );
+      headers = "${tree matrix.torch.${newest.torch}.tree}/include";
+      cuda = if newest.backend == "cuda" then "${(toolkit newest.compute).root}" else null;
+    in
+    derivation (
+      {
+        name = "${kernel.general.name}-shell";
+        inherit system;
+        # Named, because what `nix develop` runs in place of the builder looks for the variable.
+        outputs = [ "out" ];
+        builder = "/bin/bash";
+        args = [
+          "-c"
+          "export > $out"
+        ];
+        PATH = if cuda == null then host.path else "${cuda}/bin:${host.path}";
+        CPATH = builtins.concatStringsSep ":" (
+          [
+            headers
+            "${headers}/torch/csrc/api/include"
+          ]
+          ++ (if cuda == null then [ ] else [ "${cuda}/include" ])
+        );
+      }
+      // (if cuda == null then { } else { CUDA_HOME = cuda; })
+    );
 in
 {
   packages.${system} = {
@@ -76,8 +104,12 @@ in
       done
     '';
   };
-  devShells.${system} = {
-    default = shell;
-    test = shell;
-  };
+  devShells.${system} =
+    if compiledRows == [ ] then
+      { }
+    else
+      {
+        default = shell;
+        test = shell;
+      };
 }
