@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 COMMON = [
     "-O3",
@@ -42,8 +43,12 @@ def main() -> int:
     os.environ["TMPDIR"] = str(Path.cwd())
     # A relative path of the unit, so that __FILE__ says `relu_cuda/relu.cu` wherever the project lies.
     os.chdir(i["source"])
-    unit = i["unit"]
+    return subprocess.run(command(i, out, threads=os.environ["NIX_BUILD_CORES"]), check=False).returncode
 
+
+def command(i: dict[str, Any], out: str, *, threads: str) -> list[str]:
+    """The compiler's argv, to be run in the folder of the sources; `threads` are those of one nvcc call."""
+    unit = i["unit"]
     includes = [str(Path(folder)) for folder in i["includes"]]
     system = [i["registration"], i["torch"] and f"{i['torch']}/include"]
     system += [i["torch"] and f"{i['torch']}/include/torch/csrc/api/include"]
@@ -63,22 +68,19 @@ def main() -> int:
 
     if unit.endswith(".cu"):
         if not i["toolkit"]:
-            print(f"kbuild: {unit} is CUDA code in a section of another backend", file=sys.stderr)
-            return 1
+            raise SystemExit(f"kbuild: {unit} is CUDA code in a section of another backend")
         argv = [
             f"{i['toolkit']}/bin/nvcc",
             "-ccbin",
             host_compiler(),
             "--threads",
-            os.environ["NIX_BUILD_CORES"],
+            threads,
         ]
         for capability in i["capabilities"]:
             argv += gencode(capability)
         argv += nvcc_flags(flags) + nvcc_flags(i["flags"]) + i["cuda_flags"]
-        argv += ["--expt-relaxed-constexpr", "-c", unit, "-o", out]
-    else:
-        argv = [host_compiler(), *flags, *i["flags"], "-c", unit, "-o", out]
-    return subprocess.run(argv, check=False).returncode
+        return [*argv, "--expt-relaxed-constexpr", "-c", unit, "-o", out]
+    return [host_compiler(), *flags, *i["flags"], "-c", unit, "-o", out]
 
 
 def host_compiler() -> str:
@@ -99,4 +101,5 @@ def nvcc_flags(flags: list[str]) -> list[str]:
     return result
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
