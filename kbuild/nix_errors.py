@@ -9,6 +9,9 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # What surrounds a sentence in Nix's output.
 _NOISE = " ':;"
 
+# What stands in a step's log where the sandbox lacks this machine's programs: the daemon ignored `sandbox-paths`.
+_NOT_STARTED = r"executing '/[^']+': No such file or directory"
+
 # What Nix says -> what to do about it. The first pattern that matches wins.
 _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
     (
@@ -18,7 +21,7 @@ _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
         "free space in the Nix store (nix-collect-garbage) or build into another one (--store PATH)",
     ),
     (
-        r"ignoring the client-specified setting|not a trusted user|restricted setting",
+        r"ignoring the client-specified setting|not a trusted user|restricted setting|" + _NOT_STARTED,
         MachineError,
         "the Nix daemon does not let this user choose the sandbox",
         "add the user to `trusted-users` in /etc/nix/nix.conf and restart nix-daemon",
@@ -30,7 +33,7 @@ _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
         "put `experimental-features = nix-command flakes` into ~/.config/nix/nix.conf",
     ),
     (
-        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:Operation not permitted|Invalid argument)|no build users|build-users-group",
+        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:not permitted|Invalid argument)|build.users",
         MachineError,
         "Nix cannot set up its build sandbox here",
         "run where user namespaces are allowed (in a container: --privileged), or as root",
@@ -48,6 +51,11 @@ _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
         "if flake.nix has inputs besides the builder, fetch them first: nix flake archive",
     ),
 )
+
+
+def never_started(log: str) -> bool:
+    """Whether a build log is Nix's own, since the sandbox did not have the program to run."""
+    return re.search(_NOT_STARTED, ANSI.sub("", log)) is not None
 
 
 def explain(output: str, otherwise: str) -> KbuildError:

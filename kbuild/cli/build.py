@@ -15,7 +15,7 @@ from kbuild.cli.progress import BuildProgress
 from kbuild.cli.transfer import TransferProgress
 from kbuild.errors import ExitCode, FindingsError, UsageError
 from kbuild.machine import installed_torch
-from kbuild.nix_errors import explain
+from kbuild.nix_errors import explain, never_started
 from kbuild.project import Project
 from kbuild.toolchain.fetch import ensure
 from kbuild.toolchain.store import Store
@@ -226,8 +226,8 @@ def _failure(plan: _Plan, variant: Chosen, todo: frozenset[str], events: nixcmd.
     broken = [drv for drv in events.failed if drv in todo]
     logs = {drv: plan.nix.log(drv) for drv in broken}
     failed = next((drv for drv in broken if logs[drv]), None)
-    if failed is None:
-        error = explain("\n".join(events.messages), "Nix gave up")
+    if failed is None or never_started(logs[failed]):
+        error = explain("\n".join([*events.messages, *logs.values()]), "Nix gave up")
         reason = error.message if error.hint is None else f"{error.message}\nhint: {error.hint}"
         return Outcome(variant=variant.name, status=Status.FAILED, reason=reason)
     kept = cachedir.path("logs") / f"{variant.name}-{nixcmd.step_name(failed)}.log"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kbuild.errors import BuildError, HubError, KbuildError, MachineError
-from kbuild.nix_errors import explain
+from kbuild.nix_errors import explain, never_started
 from kbuild.nixcmd import Events, compiler_errors, step_name
 
 DRV = "/nix/store/r3ivyqwc9m3kh320sv11apals3vj1j57-relu.cu.o.drv"
@@ -57,6 +57,7 @@ def test_a_step_is_called_by_its_name() -> None:
             "cannot write to the",
         ),
         ("warning: ignoring the client-specified setting 'sandbox-paths'", MachineError, "daemon"),
+        ("error: executing '/usr/bin/python3.13': No such file or directory", MachineError, "daemon"),
         ("error: unable to download 'x': Couldn't resolve host name (6)", HubError, "download"),
         (
             "error: the group 'nixbld' specified in 'build-users-group' does not exist",
@@ -71,6 +72,12 @@ def test_known_troubles_have_a_way_out(output: str, kind: type[KbuildError], wor
     assert type(error) is kind
     assert words in error.message
     assert (error.hint is None) == (kind is BuildError)
+
+
+def test_a_log_of_a_step_that_never_started_is_not_the_compilers() -> None:
+    path, reason = "\x1b[35;1m/usr/bin/python3.13\x1b[0m", "\x1b[35;1mNo such file or directory\x1b[0m"
+    assert never_started(f"\x1b[31;1merror:\x1b[0m executing '{path}': {reason}\n")
+    assert not never_started("a.cpp:1:10: fatal error: x.h: No such file or directory\n")
 
 
 def test_the_telling_lines_of_a_log() -> None:
