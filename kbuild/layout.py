@@ -9,12 +9,20 @@ from pathlib import Path
 from kbuild.config.model import Config, TorchNoarch
 from kbuild.config.source import Source
 from kbuild.diagnostics import Report, Span
-from kbuild.sources.files import COMPILED, CONFIG_NAME, HEADERS, candidates, inside, is_source, walk
-from kbuild.sources.includes import Include, includes
+from kbuild.sources.files import (
+    COMPILED,
+    CONFIG_NAME,
+    HEADERS,
+    IMPLICIT_INCLUDE,
+    candidates,
+    inside,
+    is_source,
+    walk,
+)
+from kbuild.sources.includes import Include
+from kbuild.sources.texts import Texts
 from kbuild.text import did_you_mean
 
-# The public builder has this folder on every include path.
-_IMPLICIT_INCLUDE = "csrc"
 # Builders write it beside the bindings; a copy that lies there from work in place does no harm.
 _GENERATED_HEADER = "-ext/registration.h"
 
@@ -32,11 +40,15 @@ class Listed:
 class Layout:
     """The layout rules of one project; each adds to the report."""
 
-    root: Path
+    texts: Texts
     source: Source
     config: Config
     tracked: frozenset[str] | None
     report: Report
+
+    @property
+    def root(self) -> Path:
+        return self.texts.root
 
     def check(self) -> None:
         listed = list(self._listed())
@@ -197,7 +209,7 @@ class Layout:
         if not isinstance(framework, TorchNoarch):
             sections.append((framework.src, framework.include))
         sections += [(kernel.src, kernel.include) for kernel in self.config.kernels]
-        scanner = _HeaderScan(root=self.root, listed=listed)
+        scanner = _HeaderScan(texts=self.texts, listed=listed)
         for src, include in sections:
             folders = [path for path in map(inside, include) if path is not None]
             scanner.section([path for path in map(inside, src) if path in listed], folders)
@@ -256,11 +268,10 @@ class _UnlistedHeader:
 class _HeaderScan:
     """Follows includes inside the project from the sources, and notes headers that no `src` lists."""
 
-    def __init__(self, *, root: Path, listed: set[str]) -> None:
+    def __init__(self, *, texts: Texts, listed: set[str]) -> None:
         self.findings: dict[str, _UnlistedHeader] = {}
-        self._root = root
+        self._texts = texts
         self._listed = listed
-        self._cache: dict[str, tuple[Include, ...]] = {}
 
     def section(self, sources: Iterable[str], folders: list[str]) -> None:
         # path -> (how it was reached, whether only under a condition)
@@ -269,7 +280,7 @@ class _HeaderScan:
         while queue:
             path = queue.pop(0)
             chain, conditional = reached[path]
-            for include in self._includes(path):
+            for include in self._texts.includes(path):
                 target = self._resolve(include, path, folders)
                 if target is None:
                     continue
@@ -292,20 +303,14 @@ class _HeaderScan:
                     reached[target] = (f" by way of {path}{chain}", maybe)
                     queue.append(target)
 
-    def _includes(self, path: str) -> tuple[Include, ...]:
-        if path not in self._cache:
-            text = (self._root / path).read_text(encoding="utf-8", errors="replace")
-            self._cache[path] = includes(text)
-        return self._cache[path]
-
     def _resolve(self, include: Include, path: str, folders: list[str]) -> str | None:
         """The project's file that the compiler would take, or None where it is someone else's."""
-        places = [*folders, _IMPLICIT_INCLUDE]
+        places = [*folders, IMPLICIT_INCLUDE]
         if include.quoted:
             places.insert(0, posixpath.dirname(path))
         for place in places:
             target = inside(posixpath.join(place, include.target))
-            if target is not None and (self._root / target).is_file():
+            if target is not None and (self._texts.root / target).is_file():
                 return None if target.endswith(_GENERATED_HEADER) else target
         return None
 

@@ -15,7 +15,9 @@ from kbuild.config.source import Source
 from kbuild.diagnostics import Report, Span
 from kbuild.errors import FindingsError, UsageError
 from kbuild.layout import Layout
+from kbuild.lints import Tree, check_sources
 from kbuild.sources.files import CONFIG_NAME, ROOT_FILES, candidates, folders, inside, is_inside_file
+from kbuild.sources.texts import Texts
 from kbuild.variants import Cause, Chosen, Matrix, Skipped, select
 
 Runner = Callable[..., process.Completed]
@@ -50,7 +52,10 @@ class Project:
         tracked = None if config is None else _ask_git(root, config, report, runner)
         project = cls(root=root, source=source, config=config, report=report, tracked=tracked)
         if source is not None and config is not None:
-            Layout(root=root, source=source, config=config, tracked=tracked, report=report).check()
+            texts = Texts(root)
+            Layout(texts=texts, source=source, config=config, tracked=tracked, report=report).check()
+            files = frozenset(project.present_files())
+            check_sources(Tree(config=config, source=source, files=files, texts=texts, report=report))
         return project
 
     def require_config(self) -> Config:
@@ -68,11 +73,15 @@ class Project:
         `build.toml`, every `src`, the Python package and the tests (by `pyext`), `benchmarks/`, the card and
         the flake; only what git tracks where the project lies in a git work tree.
         """
+        found = self.present_files()
+        return found if self.tracked is None else tuple(path for path in found if path in self.tracked)
+
+    def present_files(self) -> tuple[str, ...]:
+        """What a build would see if git tracked everything; source rules look at these."""
         config = self.require_config()
-        found = {path for path in candidates(self.root, config) if is_inside_file(self.root, path)}
-        if self.tracked is not None:
-            found &= self.tracked
-        return tuple(sorted(found))
+        return tuple(
+            sorted({path for path in candidates(self.root, config) if is_inside_file(self.root, path)})
+        )
 
 
 def find_root(path: Path | None) -> Path:

@@ -26,7 +26,7 @@ def base_project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_project(base_project: Path) -> Callable[[Path], Path]:
-    """Lay a fixture's files over the base project; its `expected.toml` may also remove and link files."""
+    """Lay a fixture's files over the base project; its `expected.toml` may also remove, link and create files."""
 
     def make(overlay: Path) -> Path:
         shutil.copytree(overlay, base_project, dirs_exist_ok=True)
@@ -39,6 +39,8 @@ def make_project(base_project: Path) -> Callable[[Path], Path]:
             for name, target in wanted.get("links", {}).items():
                 (base_project / name).unlink(missing_ok=True)
                 (base_project / name).symlink_to(target)
+            for name, text in wanted.get("create", {}).items():
+                (base_project / name).write_text(text, encoding="utf-8")
         return base_project
 
     return make

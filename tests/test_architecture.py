@@ -18,7 +18,8 @@ ARROWS: dict[str, set[str]] = {
     "config": set(),
     "sources": {"config"},
     "layout": {"config", "sources"},
-    "project": {"config", "sources", "layout", "variants"},
+    "lints": {"config", "sources"},
+    "project": {"config", "sources", "layout", "lints", "variants"},
     "variants": {"config"},
     "metadata": {"config"},
 }

@@ -11,10 +11,14 @@ from kbuild.resources import data_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonDepends:
-    """Name in `build.toml` -> name of the module, None where there is none."""
+    """Name in `build.toml` -> name of the module, None where there is none.
+
+    `brings` are further modules that a package's own requirements install.
+    """
 
     general: Mapping[str, str | None]
     backends: Mapping[Backend, Mapping[str, str | None]]
+    brings: Mapping[str, tuple[str, ...]]
 
     @classmethod
     @cache
@@ -23,6 +27,7 @@ class PythonDepends:
         return cls(
             general=raw["general"],
             backends={Backend(name): packages for name, packages in raw["backends"].items()},
+            brings={name: tuple(modules) for name, modules in raw["brings"].items()},
         )
 
     def allowed(self, backend: Backend | None) -> Mapping[str, str | None]:
@@ -43,3 +48,8 @@ class PythonDepends:
             if package in packages:
                 return packages[package]
         return None
+
+    def modules(self, package: str) -> tuple[str, ...]:
+        """Everything that can be imported once the package is installed, as far as kernels use it."""
+        module = self.module(package)
+        return (*(() if module is None else (module,)), *self.brings.get(package, ()))

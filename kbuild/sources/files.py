@@ -11,6 +11,8 @@ CONFIG_NAME = "build.toml"
 COMPILED = (".c", ".cc", ".cpp", ".cxx", ".cu", ".hip", ".m", ".mm", ".metal")
 HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".txx", ".def")
 
+# The public builder has this folder on every include path.
+IMPLICIT_INCLUDE = "csrc"
 # Files at the root that a build or a release reads besides the sources.
 ROOT_FILES = (CONFIG_NAME, "CARD.md", "flake.nix", "flake.lock")
 # Written into the package by builders for work in place; every build makes its own.

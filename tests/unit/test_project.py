@@ -91,21 +91,21 @@ def test_visible_files_are_those_of_a_build_and_no_more(base_project: Path) -> N
 
 def test_git_hides_what_it_does_not_track(base_project: Path) -> None:
     git(base_project, "init", "-q")
-    (base_project / "torch-ext" / "rms_norm" / "layers.py").write_text("")
+    (base_project / "torch-ext" / "rms_norm" / "helpers.py").write_text("")
     (base_project / "benchmarks").mkdir()
     (base_project / "benchmarks" / "bench.py").write_text("")
     git(base_project, "add", "build.toml", "CARD.md", "cpu", "cuda/norm.cu", "tests", "torch-ext/*.*")
-    git(base_project, "rm", "-q", "--cached", "torch-ext/rms_norm/layers.py")
+    git(base_project, "rm", "-q", "--cached", "torch-ext/rms_norm/helpers.py")
     project = Project.open(base_project)
     found = {(str(d.span), d.severity.value, d.code, d.hint) for d in project.report}
     assert found == {
         ("build.toml:22:24", "error", "untracked-source", "git add cuda/norm.cuh"),
         ("benchmarks/bench.py:1:1", "warning", "untracked-file", "git add benchmarks/bench.py"),
         (
-            "torch-ext/rms_norm/layers.py:1:1",
+            "torch-ext/rms_norm/helpers.py:1:1",
             "error",
             "untracked-file",
-            "git add torch-ext/rms_norm/layers.py",
+            "git add torch-ext/rms_norm/helpers.py",
         ),
     }
     assert "cuda/norm.cuh" not in project.visible_files()

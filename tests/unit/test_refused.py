@@ -33,15 +33,30 @@ def test_good_project_passes(name: str, make_project: Callable[[Path], Path]) ->
     assert project.config is not None
 
 
-def test_every_code_in_the_source_has_a_sin() -> None:
-    """Codes that need git or another file's state are tested where that state is made."""
-    elsewhere = {"git-failed", "untracked-project", "untracked-source", "untracked-file"}
-    sources = Path(__file__).parents[2] / "kbuild"
-    files = [*(sources / "config").glob("*.py"), sources / "layout.py", sources / "project.py"]
-    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    calls = re.findall(r'(?:error|warning|add)\(\s*"([a-z0-9-]+)"', text)
-    codes = {*calls, *re.findall(r'code(?:: str)? ?= ?"([a-z0-9-]+)"', text)}
-    shown = set()
+# Shown where git, or a file too large to commit, is made by the test itself.
+ELSEWHERE = {"git-failed", "untracked-project", "untracked-source", "untracked-file", "large-file"}
+
+
+def test_every_rule_has_a_refused_and_an_accepted_project() -> None:
+    refused: set[str] = set()
     for path in (FIXTURES / "refused").glob("*/expected.toml"):
-        shown |= set(re.findall(r"\[([a-z0-9-]+)\]\"", path.read_text(encoding="utf-8")))
-    assert codes - shown - elsewhere == set()
+        refused |= set(re.findall(r"\[([a-z0-9-]+)\]\"", path.read_text(encoding="utf-8")))
+    accepted: set[str] = set()
+    for path in (FIXTURES / "accepted").glob("*/expected.toml"):
+        accepted |= set(tomllib.loads(path.read_text(encoding="utf-8")).get("near", []))
+    codes = emitted_codes()
+    assert codes - refused - ELSEWHERE == set(), "codes without a project that is refused for them"
+    assert codes - accepted - ELSEWHERE == set(), "codes without a project that comes near and passes"
+    assert (refused | accepted) - codes == set(), "codes that no rule gives"
+
+
+def emitted_codes() -> set[str]:
+    """Every code that a rule of the source can give."""
+    package = Path(__file__).parents[2] / "kbuild"
+    files = [*(package / "config").glob("*.py"), *(package / "lints").glob("*.py")]
+    files += [package / "layout.py", package / "project.py", package / "suppress.py"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files if path.exists())
+    return {
+        *re.findall(r'(?:error|warning|note|add)\(\s*"([a-z0-9-]+)"', text),
+        *re.findall(r'code(?:: str)?(?:, why)? ?= ?\(?\s*"([a-z0-9-]+)"', text),
+    }
