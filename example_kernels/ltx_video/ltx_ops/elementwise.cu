@@ -11,23 +11,22 @@ using rows::Rows;
 using rows::Slice;
 
 constexpr int kThreads = 512;
-constexpr int kSlicesInFlight = 2;
-constexpr int kMinThreads = 128;
 
 template <typename Op>
-__global__ void __launch_bounds__(kThreads) map_rows(const Op op) {
-  rows::wait_for_previous_grid();
+__global__ void __launch_bounds__(kThreads, Op::kBlocks) map_rows(const Op op) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= op.rows) return;
   const RowIndex index(row, op.inner_rows, op.rows);
+  const typename Op::Place place(op, row);
   const int step = blockDim.x * Op::kWidth;
-  for (int first = threadIdx.x * Op::kWidth; first < op.hidden; first += kSlicesInFlight * step) {
-    typename Op::Registers registers[kSlicesInFlight];
+  rows::wait_for_previous_grid();
+  for (int first = threadIdx.x * Op::kWidth; first < op.hidden; first += Op::kSlicesInFlight * step) {
+    typename Op::Registers registers[Op::kSlicesInFlight];
 #pragma unroll
-    for (int i = 0; i < kSlicesInFlight; ++i)
-      if (first + i * step < op.hidden) op.load(registers[i], index, first + i * step);
+    for (int i = 0; i < Op::kSlicesInFlight; ++i)
+      if (first + i * step < op.hidden) op.load(registers[i], index, place, first + i * step);
 #pragma unroll
-    for (int i = 0; i < kSlicesInFlight; ++i)
+    for (int i = 0; i < Op::kSlicesInFlight; ++i)
       if (first + i * step < op.hidden) op.finish(registers[i], index, first + i * step);
   }
 }
@@ -36,10 +35,10 @@ template <typename Op>
 cudaError_t run(const Op& op, cudaStream_t stream) {
   if (op.rows == 0 || op.hidden == 0) return cudaSuccess;
   const int64_t slices = rows::ceil_div(op.hidden, Op::kWidth);
-  const int per_thread = slices > kThreads * kSlicesInFlight
-                             ? static_cast<int>(rows::ceil_div(slices, kThreads))
-                             : kSlicesInFlight;
-  const rows::Block block = rows::block_for(slices, per_thread, kMinThreads);
+  const int64_t most = static_cast<int64_t>(kThreads) * Op::kSlicesInFlight;
+  const int per_thread =
+      slices > most ? static_cast<int>(rows::ceil_div(slices, kThreads)) : Op::kSlicesInFlight;
+  const rows::Block block = rows::block_for(slices, per_thread, kThreads);
   const dim3 grid(static_cast<unsigned>(rows::ceil_div(op.rows, block.rows_per_block)));
   return rows::launch(map_rows<Op>, op, grid, dim3(block.threads_per_row, block.rows_per_block), stream);
 }
@@ -49,10 +48,17 @@ Rows<T> as(const RowsOf& of) {
   return {static_cast<T*>(of.data), of.outer, of.inner};
 }
 
-// What every op has. kWidth: the channels that a thread takes at once.
-template <int kWidth_>
+// What every op has. kWidth: the channels of a slice; kSlicesInFlight: the slices whose loads a thread issues at once;
+// kBlocks: at least, a multiprocessor (3 leave 40 registers a thread, 2 leave 64).
+template <int kWidth_, int kSlicesInFlight_, int kBlocks_ = 3>
 struct Extent {
   static constexpr int kWidth = kWidth_;
+  static constexpr int kSlicesInFlight = kSlicesInFlight_;
+  static constexpr int kBlocks = kBlocks_;
+  // What an op derives from the row alone, once.
+  struct Place {
+    __device__ Place(const Extent&, int64_t) {}
+  };
   int64_t rows;
   int64_t inner_rows;
   int hidden;
@@ -62,7 +68,8 @@ struct Extent {
 };
 
 template <typename T, int W>
-struct GatedAddOp : Extent<W> {
+struct GatedAddOp : Extent<W, 1> {
+  using Place = typename Extent<W, 1>::Place;
   struct Registers {
     Slice<T, W> x, residual, gate;
   };
@@ -70,12 +77,12 @@ struct GatedAddOp : Extent<W> {
   Rows<T> out;
 
   explicit GatedAddOp(const GatedAdd& op)
-      : Extent<W>(op), x(as<const T>(op.x)), residual(as<const T>(op.residual)), gate(as<const T>(op.gate)),
+      : Extent<W, 1>(op), x(as<const T>(op.x)), residual(as<const T>(op.residual)), gate(as<const T>(op.gate)),
         out(as<T>(op.out)) {}
   bool fits() const {
     return this->hidden % W == 0 && fits_wide(x) && fits_wide(residual) && fits_wide(gate) && fits_wide(out);
   }
-  __device__ void load(Registers& r, const RowIndex& index, int column) const {
+  __device__ void load(Registers& r, const RowIndex& index, const Place&, int column) const {
     r.x.load(index.of(x) + column);
     r.residual.load(index.of(residual) + column);
     r.gate.load(index.of(gate) + column);
@@ -135,9 +142,23 @@ struct Run {
 template <typename T, bool kWide>
 constexpr int kPairWidth = kWide ? rows::kFullWidth<T> : 2;
 
+template <int W>
+__device__ void turn(float (&value)[W], const float (&c)[W], const float (&s)[W]) {
+#pragma unroll
+  for (int j = 0; j < W; j += 2) {
+    const float a = value[j];
+    const float b = value[j + 1];
+    value[j] = a * c[j] - b * s[j];
+    value[j + 1] = b * c[j + 1] + a * s[j + 1];
+  }
+}
+
+// Where all groups (the batch) share their angles, a thread keeps them in registers and turns its slice of each group:
+// `rows` are then those of one group.
 template <typename T, typename A, bool kWide>
-struct RotaryOp : Extent<kPairWidth<T, kWide>> {
+struct RotaryOp : Extent<kPairWidth<T, kWide>, 1, 2> {
   static constexpr int W = kPairWidth<T, kWide>;
+  using Place = typename Extent<W, 1, 2>::Place;
   struct Registers {
     Run<T, W, kWide> x;
     Run<A, W, kWide> cos, sin;
@@ -145,38 +166,50 @@ struct RotaryOp : Extent<kPairWidth<T, kWide>> {
   Rows<const T> x;
   Rows<const A> cos, sin;
   Rows<T> out;
+  int64_t sharing = 1;
 
   explicit RotaryOp(const Rotary& op)
-      : Extent<W>(op), x(as<const T>(op.x)), cos(as<const A>(op.cos)), sin(as<const A>(op.sin)), out(as<T>(op.out)) {}
+      : Extent<W, 1, 2>(op), x(as<const T>(op.x)), cos(as<const A>(op.cos)), sin(as<const A>(op.sin)),
+        out(as<T>(op.out)) {
+    if (op.inner_rows < op.rows && cos.outer == 0 && sin.outer == 0) {
+      sharing = op.rows / op.inner_rows;
+      this->rows = op.inner_rows;
+    }
+  }
   bool fits() const {
     return this->hidden % W == 0 && fits_wide(x) && fits_wide(cos) && fits_wide(sin) && fits_wide(out);
   }
-  __device__ void load(Registers& r, const RowIndex& index, int column) const {
+  __device__ void load(Registers& r, const RowIndex& index, const Place&, int column) const {
     r.x.load(index.of(x) + column);
     r.cos.load(index.of(cos) + column);
     r.sin.load(index.of(sin) + column);
   }
   __device__ void finish(Registers& r, const RowIndex& index, int column) const {
-    float value[W];
-    float c[W];
-    float s[W];
-    r.x.unpack(value);
-    r.cos.unpack(c);
-    r.sin.unpack(s);
-#pragma unroll
-    for (int j = 0; j < W; j += 2) {
-      const float a = value[j];
-      const float b = value[j + 1];
-      value[j] = a * c[j] - b * s[j];
-      value[j + 1] = b * c[j + 1] + a * s[j + 1];
+    const T* source = index.of(x) + column;
+    T* target = index.of(out) + column;
+    for (int64_t left = sharing;;) {
+      float value[W];
+      float c[W];
+      float s[W];
+      r.x.unpack(value);
+      r.cos.unpack(c);
+      r.sin.unpack(s);
+      const bool last = --left == 0;
+      source += x.outer;
+      if (!last) r.x.load(source);
+      turn(value, c, s);
+      Run<T, W, kWide> result;
+      result.pack(value);
+      result.store(target);
+      if (last) return;
+      target += out.outer;
     }
-    r.x.pack(value);
-    r.x.store(index.of(out) + column);
   }
 };
 
+// Batch entries share their places, so a thread turns its slice of each by the angles that it looked up once.
 template <typename T, bool kWide>
-struct Rotary3dOp : Extent<kPairWidth<T, kWide>> {
+struct Rotary3dOp : Extent<kPairWidth<T, kWide>, 2, 2> {
   static constexpr int W = kPairWidth<T, kWide>;
   struct Registers {
     Run<T, W, kWide> x;
@@ -185,43 +218,72 @@ struct Rotary3dOp : Extent<kPairWidth<T, kWide>> {
   Rows<const T> x;
   Rows<T> out;
   const float2* table;
-  int frames, height, width;
+  uint32_t frames, height, width;
   int untouched_pairs;
   int angles;
+  int64_t sharing;
 
   explicit Rotary3dOp(const Rotary3d& op)
-      : Extent<W>(op), x(as<const T>(op.x)), out(as<T>(op.out)), table(reinterpret_cast<const float2*>(op.table)),
+      : Extent<W, 2, 2>(op), x(as<const T>(op.x)), out(as<T>(op.out)), table(reinterpret_cast<const float2*>(op.table)),
         frames(op.frames), height(op.height), width(op.width), untouched_pairs(op.hidden % 6 / 2),
-        angles(op.hidden / 6) {}
+        angles(op.hidden / 6), sharing(op.rows / op.inner_rows) {
+    this->rows = op.inner_rows;
+  }
   bool fits() const { return this->hidden % W == 0 && fits_wide(x) && fits_wide(out); }
-  __device__ void load(Registers& r, const RowIndex& index, int column) const {
+
+  // The table's rows for a token's frame, row and column.
+  struct Place {
+    const float2* axis[3];
+
+    __device__ Place(const Rotary3dOp& op, int64_t row) {
+      const uint32_t tokens = op.frames * op.height * op.width;
+      const uint32_t token = op.rows == tokens ? static_cast<uint32_t>(row)
+                                               : static_cast<uint32_t>(row % static_cast<int64_t>(tokens));
+      const uint32_t plane = token / op.width;
+      const uint32_t frame = plane / op.height;
+      axis[0] = op.table + frame * op.angles;
+      axis[1] = op.table + (op.frames + plane - frame * op.height) * op.angles;
+      axis[2] = op.table + (op.frames + op.height + token - plane * op.width) * op.angles;
+    }
+  };
+  __device__ void load(Registers& r, const RowIndex& index, const Place& place, int column) const {
     r.x.load(index.of(x) + column);
-    const auto token = static_cast<uint32_t>(index.member % (frames * height * width));
-    const uint32_t plane = token / static_cast<uint32_t>(width);
-    // The rows of the table, by q % 3.
-    const int place[3] = {static_cast<int>(plane / static_cast<uint32_t>(height)),
-                          frames + static_cast<int>(plane % static_cast<uint32_t>(height)),
-                          frames + height + static_cast<int>(token % static_cast<uint32_t>(width))};
+    int q = column / 2 - untouched_pairs;
+    int entry = (q + 3) / 3 - 1;  // q / 3 rounded down, for q >= -3
+    int axis = q - 3 * entry;
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) {
-      const int q = column / 2 + i - untouched_pairs;
-      const int axis = q % 3;
-      const int row = axis == 0 ? place[0] : axis == 1 ? place[1] : place[2];
-      r.turn[i] = q < 0 ? make_float2(1.0f, 0.0f) : table[row * angles + q / 3];
+      const float2* base = axis == 0 ? place.axis[0] : axis == 1 ? place.axis[1] : place.axis[2];
+      r.turn[i] = q < 0 ? make_float2(1.0f, 0.0f) : base[entry];
+      ++q;
+      if (++axis == 3) {
+        axis = 0;
+        ++entry;
+      }
     }
   }
   __device__ void finish(Registers& r, const RowIndex& index, int column) const {
-    float value[W];
-    r.x.unpack(value);
+    const T* source = index.of(x) + column;
+    T* target = index.of(out) + column;
+    for (int64_t left = sharing;;) {
+      float value[W];
+      r.x.unpack(value);
+      const bool last = --left == 0;
+      source += x.outer;
+      if (!last) r.x.load(source);
 #pragma unroll
-    for (int i = 0; i < W / 2; ++i) {
-      const float a = value[2 * i];
-      const float b = value[2 * i + 1];
-      value[2 * i] = a * r.turn[i].x - b * r.turn[i].y;
-      value[2 * i + 1] = b * r.turn[i].x + a * r.turn[i].y;
+      for (int i = 0; i < W / 2; ++i) {
+        const float a = value[2 * i];
+        const float b = value[2 * i + 1];
+        value[2 * i] = a * r.turn[i].x - b * r.turn[i].y;
+        value[2 * i + 1] = b * r.turn[i].x + a * r.turn[i].y;
+      }
+      Run<T, W, kWide> result;
+      result.pack(value);
+      result.store(target);
+      if (last) return;
+      target += out.outer;
     }
-    r.x.pack(value);
-    r.x.store(index.of(out) + column);
   }
 };
 
@@ -258,16 +320,17 @@ __device__ float gelu_erf(float x, T) {
 }
 
 template <typename T, bool kTanh, int W>
-struct GegluOp : Extent<W> {
+struct GegluOp : Extent<W, 2> {
+  using Place = typename Extent<W, 2>::Place;
   struct Registers {
     Slice<T, W> value, gate;
   };
   Rows<const T> x;
   Rows<T> out;
 
-  explicit GegluOp(const Geglu& op) : Extent<W>(op), x(as<const T>(op.x)), out(as<T>(op.out)) {}
+  explicit GegluOp(const Geglu& op) : Extent<W, 2>(op), x(as<const T>(op.x)), out(as<T>(op.out)) {}
   bool fits() const { return this->hidden % W == 0 && fits_wide(x) && fits_wide(out); }
-  __device__ void load(Registers& r, const RowIndex& index, int column) const {
+  __device__ void load(Registers& r, const RowIndex& index, const Place&, int column) const {
     r.value.load(index.of(x) + column);
     r.gate.load(index.of(x) + this->hidden + column);
   }

@@ -55,8 +55,8 @@ cudaError_t rotary(const Rotary& op, cudaStream_t stream);
 // for q % 3 = 0, 1, 2. `table` is float (cos, sin), [frames + height + width, hidden / 6, 2], contiguous.
 struct Rotary3d {
   Scalar type;
-  int64_t rows = 0;  // a multiple of frames * height * width
-  int64_t inner_rows = 0;
+  int64_t rows = 0;
+  int64_t inner_rows = 0;  // frames * height * width, or a multiple
   int hidden = 0;  // even
   int frames = 0, height = 0, width = 0;
   const float* table = nullptr;

@@ -308,7 +308,7 @@ void run_rotary_3d(const Tensor& out, Tensor x, const Tensor& table_, int64_t fr
   op.frames = static_cast<int>(frames);
   op.height = static_cast<int>(height);
   op.width = static_cast<int>(width);
-  Grouping grouping(op.rows);
+  Grouping grouping(op.rows, x.size(-2));
   take_output(grouping, out, &op.out, "out");
   take_input(grouping, x, &op.x);
   launch(op, ltx_ops::rotary_3d, grouping, x);

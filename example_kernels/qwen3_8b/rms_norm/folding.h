@@ -48,7 +48,10 @@ inline Folding fold(const Layout& layout, int64_t rows) {
 // Brings the row operands of one op to a common grouping.
 class Grouping {
  public:
-  explicit Grouping(int64_t rows) : rows_(rows), inner_rows_(rows) {}
+  explicit Grouping(int64_t rows) : Grouping(rows, rows) {}
+
+  // Groups of `inner_rows` are wanted whatever the strides.
+  Grouping(int64_t rows, int64_t inner_rows) : rows_(rows), inner_rows_(inner_rows) {}
 
   // False where the strides do not fit those taken before.
   bool take(void* data, const Layout& layout, RowsOf* into) {

@@ -191,7 +191,7 @@ __device__ void row_sum(float (&value)[N], float (&scratch)[N][kMaxBlock / kWarp
     for (int i = 0; i < N; ++i) scratch[i][first + threadIdx.x / kWarp] = value[i];
   }
   __syncthreads();
-  if (warps % 4 == 0 && warps <= 8) {  // a few wide reads are faster than another round of shuffles
+  if (warps == 4 || warps == 8) {  // a few wide reads are faster than another round of shuffles
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float4 a = *reinterpret_cast<const float4*>(&scratch[i][first]);
@@ -212,6 +212,50 @@ __device__ void row_sum(float (&value)[N], float (&scratch)[N][kMaxBlock / kWarp
   }
 }
 
+__device__ inline void row_sum(float& value, float (&scratch)[kMaxBlock / kWarp]) {
+  row_sum<1>(reinterpret_cast<float (&)[1]>(value), reinterpret_cast<float (&)[1][kMaxBlock / kWarp]>(scratch));
+}
+
+// The mean of a row and the sum of squares around it.
+struct Moments {
+  float mean;
+  float squares;
+};
+
+// Merges the moments of the threads of a row, each over `count` values, pairwise (Chan, Golub and LeVeque): one barrier,
+// and no cancellation where the mean is large. blockDim.x is a multiple of a warp; scratch as for row_sum.
+__device__ inline Moments row_moments(Moments of, float count, float (&scratch)[2][kMaxBlock / kWarp]) {
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const float mean = __shfl_xor_sync(0xffffffffu, of.mean, offset);
+    const float squares = __shfl_xor_sync(0xffffffffu, of.squares, offset);
+    const float apart = mean - of.mean;
+    of.squares += squares + apart * apart * (0.5f * count);
+    of.mean = 0.5f * (of.mean + mean);
+    count *= 2.0f;
+  }
+  if (blockDim.x == kWarp) return of;
+  const int warps = blockDim.x / kWarp;
+  const int first = threadIdx.y * warps;
+  if (threadIdx.x % kWarp == 0) {
+    scratch[0][first + threadIdx.x / kWarp] = of.mean;
+    scratch[1][first + threadIdx.x / kWarp] = of.squares;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp;
+  const auto over_warps = [&](float value) {
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      if (offset < warps) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return __shfl_sync(0xffffffffu, value, 0);
+  };
+  const float mean = lane < warps ? scratch[0][first + lane] : 0.0f;
+  const float squares = lane < warps ? scratch[1][first + lane] : 0.0f;
+  const float all = over_warps(mean) / static_cast<float>(warps);
+  const float apart = lane < warps ? mean - all : 0.0f;
+  return {all, over_warps(squares + count * apart * apart)};
+}
+
 // ---- host side ----
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -230,8 +274,10 @@ struct Block {
   int rows_per_block;
 };
 
-// The block for rows of `slices` slices, `per_thread` of them to a thread, of at least `min_threads` in all.
-inline Block block_for(int64_t slices, int per_thread, int min_threads) {
+// The block for rows of `slices` slices, `per_thread` of them to a thread: several rows where one has few threads, and at
+// most `max_threads`, which the longest row must fit.
+inline Block block_for(int64_t slices, int per_thread, int max_threads) {
+  constexpr int kEnough = 128;
   int64_t threads = ceil_div(slices, per_thread);
   if (threads >= kWarp) {
     threads = ceil_div(threads, kWarp) * kWarp;
@@ -242,7 +288,7 @@ inline Block block_for(int64_t slices, int per_thread, int min_threads) {
   }
   const int per_row = static_cast<int>(threads);
   int per_block = 1;
-  while (per_row * per_block < min_threads) per_block *= 2;
+  while (per_row * per_block < kEnough && per_row * per_block * 2 <= max_threads) per_block *= 2;
   return {per_row, per_block};
 }
 
