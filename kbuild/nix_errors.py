@@ -33,7 +33,7 @@ _WAYS_OUT: tuple[tuple[str, type[KbuildError], str, str], ...] = (
         "put `experimental-features = nix-command flakes` into ~/.config/nix/nix.conf",
     ),
     (
-        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:not permitted|Invalid argument)|build.users",
+        r"(?:cloning|mount|unshare|namespace|pivot_root).*(?:not permitted|Invalid argument)|error:.*build.users",
         MachineError,
         "Nix cannot set up its build sandbox here",
         "run where user namespaces are allowed (in a container: --privileged), or as root",

@@ -65,6 +65,11 @@ def test_a_step_is_called_by_its_name() -> None:
             "sandbox",
         ),
         ("trace\nerror: undefined variable 'x'\nat flake.nix:3", BuildError, "undefined variable 'x'"),
+        (
+            "warning: the group 'nixbld' specified in 'build-users-group' does not exist\nerror: syntax error",
+            BuildError,
+            "syntax error",
+        ),
     ],
 )
 def test_known_troubles_have_a_way_out(output: str, kind: type[KbuildError], words: str) -> None:
