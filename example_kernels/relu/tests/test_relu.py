@@ -50,7 +50,7 @@ def test_compiles_without_a_graph_break(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_refuses_what_it_cannot_do(device):
-    with pytest.raises(RuntimeError, match="relu: .* supported"):
+    with pytest.raises(RuntimeError, match=r"relu: .* supported"):
         relu.relu(torch.ones(3, device=device, dtype=torch.int32))
     with pytest.raises(RuntimeError, match="shape"):
         relu.relu(torch.ones(3, device=device), out=torch.empty(4, device=device))
