@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kbuild import process
@@ -18,6 +18,7 @@ from kbuild.layout import Layout
 from kbuild.lints import Tree, check_sources
 from kbuild.sources.files import CONFIG_NAME, ROOT_FILES, candidates, folders, inside, is_inside_file
 from kbuild.sources.texts import Texts
+from kbuild.suppress import suppress
 from kbuild.variants import Cause, Chosen, Matrix, Skipped, select
 
 Runner = Callable[..., process.Completed]
@@ -56,7 +57,7 @@ class Project:
             Layout(texts=texts, source=source, config=config, tracked=tracked, report=report).check()
             files = frozenset(project.present_files())
             check_sources(Tree(config=config, source=source, files=files, texts=texts, report=report))
-        return project
+        return replace(project, report=suppress(root, report))
 
     def require_config(self) -> Config:
         """The configuration. Raises FindingsError, with the findings as text, where there is none."""

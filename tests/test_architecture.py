@@ -19,14 +19,17 @@ ARROWS: dict[str, set[str]] = {
     "sources": {"config"},
     "layout": {"config", "sources"},
     "lints": {"config", "sources"},
-    "project": {"config", "sources", "layout", "lints", "variants"},
+    "explain": set(),
+    "renderers": set(),
+    "suppress": {"config", "explain"},
+    "project": {"config", "sources", "layout", "lints", "variants", "suppress"},
     "variants": {"config"},
     "metadata": {"config"},
 }
 # Pure or nearly so; workers and commands build on them.
 CORE = {*ARROWS, "toolchain"}
 # Workers know the core and helpers, never each other.
-WORKERS = {"abi", "hub", "build", "scaffold", "skills", "bench", "localhub", "migrate"}
+WORKERS = {"abi", "hub", "build", "scaffold", "skills", "bench", "kernel_tests", "localhub", "migrate"}
 # Nobody but a command starts the Hub that stands in for the real one.
 FOR_COMMANDS_ONLY = {"localhub", "cli"}
 HEAVY = {

@@ -14,11 +14,15 @@ from kbuild.errors import KbuildError
 
 # command -> (module attribute, help line); commands appear in this order in --help.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("kbuild.cli.init:init", "Start a kernel project that builds and tests as it stands."),
     "check": ("kbuild.cli.check:check", "Validate build.toml, layout and sources."),
     "variants": ("kbuild.cli.variants:variants", "List what would be built, and why the rest would not."),
     "build": ("kbuild.cli.build:build", "Build variants with Nix, verify them, copy them to build/."),
+    "test": ("kbuild.cli.test:test", "Run a kernel's tests against its build, loaded as users load it."),
     "abi": ("kbuild.cli.abi:abi", "Verify the ABI of a build tree or of a single library."),
     "publish": ("kbuild.cli.publish:publish", "Verify, then upload a build to a Hub repository."),
+    "skills": ("kbuild.cli.skills:skills", "List the skills for coding agents, or install one."),
+    "explain": ("kbuild.cli.explain:explain", "Say what a code of check means, and how to mend it."),
     "migrate": ("kbuild.cli.migrate:command", "Rewrite build.toml to the current edition."),
     "lock": ("kbuild.cli.lock:lock", "Refresh or fetch the pinned toolchain."),
     "localhub": ("kbuild.cli.localhub:localhub", "Run a Hub on loopback, for tests and demos."),

@@ -1,14 +1,15 @@
 """`kbuild check`: validate build.toml, layout and sources."""
 
-import json
 from pathlib import Path
 
 import click
 
+from kbuild import __version__
 from kbuild.cli import COMMANDS
 from kbuild.diagnostics import Report, Severity
 from kbuild.errors import ExitCode
 from kbuild.project import Project
+from kbuild.renderers import Format, render
 
 
 @click.command()
@@ -17,29 +18,37 @@ from kbuild.project import Project
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
+    type=click.Choice([form.value for form in Format]),
+    default=Format.TEXT.value,
     show_default=True,
     help="Output format.",
 )
-@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--json", "form", flag_value=Format.JSON.value, help="The same as --format json.")
 @click.pass_context
 def check(ctx: click.Context, path: Path | None, strict: bool, form: str) -> None:
     """Validate build.toml, layout and sources of the project at PATH.
 
     PATH is the project folder or its build.toml; without it the current folder and its parents are searched.
-    Exits 1 where there are errors. Needs no Nix, no PyTorch and no network.
+    Exits 1 where there are errors. Needs no Nix, no PyTorch and no network. `kbuild explain CODE` says more about a
+    finding.
     """
     project = Project.open(path, migrate="migrate" in COMMANDS)
     report = project.report
-    if form == "json":
-        click.echo(json.dumps(report.as_json(), indent=2))
-    elif len(report):
-        click.echo(report.as_text())
+    text = render(report, Format(form), root=project.root, rules=_rules(report, form), version=__version__)
+    if text:
+        click.echo(text)
     click.echo(_summary(project, report), err=True)
     failing = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
     failed = any(diagnostic.severity in failing for diagnostic in report)
     ctx.exit(ExitCode.FINDINGS if failed else ExitCode.OK)
+
+
+def _rules(report: Report, form: str) -> dict[str, str]:
+    if form != Format.SARIF or not len(report):
+        return {}
+    from kbuild.explain import explanations
+
+    return {code: entry.what for code, entry in explanations().items()}
 
 
 def _summary(project: Project, report: Report) -> str:

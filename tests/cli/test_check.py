@@ -30,7 +30,10 @@ def test_findings_go_to_stdout_and_the_summary_to_stderr(base_project: Path) -> 
     assert result.returncode == 1
     assert result.stdout.startswith("build.toml:1:1: error[missing-key]: required key 'license' is missing")
     assert "build.toml:5:1: error[unknown-key]: unknown key 'licence'" in result.stdout
-    assert "Did you mean 'license'?\n  hint: known keys: name" in result.stdout
+    assert (
+        "Did you mean 'license'?\n  5 | licence = \"apache-2.0\"\n    | ^^^^^^^\n  hint: known keys"
+        in result.stdout
+    )
     assert result.stderr.endswith("4 errors, no warnings\n")
 
 
@@ -49,6 +52,15 @@ def test_json(base_project: Path, option: tuple[str, ...]) -> None:
     assert (answer["version"], answer["ok"]) == (1, False)
     (diagnostic,) = answer["diagnostics"]
     assert set(diagnostic) == {"code", "severity", "message", "path", "line", "column", "hint"}
+
+
+@pytest.mark.parametrize(
+    ("form", "start"), [("sarif", '{\n  "$schema"'), ("github", "::error file=build.toml,")]
+)
+def test_formats_for_machines(base_project: Path, form: str, start: str) -> None:
+    (base_project / "build.toml").write_text("[general\n")
+    result = kbuild("check", base_project, "--format", form)
+    assert (result.returncode, result.stdout.startswith(start)) == (1, True)
 
 
 def test_no_project_is_a_usage_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbuild.explain import explanations
 from kbuild.project import Project
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -48,6 +49,14 @@ def test_every_rule_has_a_refused_and_an_accepted_project() -> None:
     assert codes - refused - ELSEWHERE == set(), "codes without a project that is refused for them"
     assert codes - accepted - ELSEWHERE == set(), "codes without a project that comes near and passes"
     assert (refused | accepted) - codes == set(), "codes that no rule gives"
+
+
+def test_every_code_is_explained_and_no_other() -> None:
+    assert set(explanations()) == emitted_codes()
+    for entry in explanations().values():
+        for text in (entry.what, entry.why, entry.fix):
+            assert text.strip() == text, entry.code
+            assert text.endswith((".", ".)")), entry.code
 
 
 def emitted_codes() -> set[str]:
