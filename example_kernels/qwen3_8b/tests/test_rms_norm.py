@@ -145,7 +145,9 @@ def test_non_default_stream_and_graph(kernel, reference):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("hidden", [2, 7, 128, 1000, 2048, 4095, 4096, 8192, 12289])  # of one element: all cancels
+@pytest.mark.parametrize(
+    "hidden", [2, 7, 128, 1000, 2048, 4095, 4096, 8192, 12289]
+)  # of one element: all cancels
 def test_gradients_match_float64(kernel, reference, dtype, hidden):
     for weight_dtype in (dtype, torch.float32, None):
         x = normal(300, hidden, dtype=dtype, seed=hidden).requires_grad_()
@@ -230,7 +232,9 @@ def test_ops_declare_what_they_do(kernel):
     torch.library.opcheck(ops.rms_norm_forward.default, (x.T, None, 1e-6))
     torch.library.opcheck(ops.rms_norm_out.default, (out.detach(), x, w, 1e-6))
     torch.library.opcheck(ops.add_rms_norm_forward.default, (x, x, w, 1e-6))
-    torch.library.opcheck(ops.add_rms_norm_out.default, (out.detach(), summed.detach(), x, x.clone(), w, 1e-6))
+    torch.library.opcheck(
+        ops.add_rms_norm_out.default, (out.detach(), summed.detach(), x, x.clone(), w, 1e-6)
+    )
     torch.library.opcheck(ops.rms_norm_backward.default, (x, x, w, 1e-6))
 
 

@@ -30,7 +30,9 @@ def _(out, x, weight, eps):
 
 @_fake("rms_norm_backward")
 def _(grad, x, weight, eps):
-    grad_weight = torch.empty((0,), dtype=x.dtype, device=x.device) if weight is None else _contiguous_like(weight)
+    grad_weight = (
+        torch.empty((0,), dtype=x.dtype, device=x.device) if weight is None else _contiguous_like(weight)
+    )
     return _contiguous_like(x), grad_weight
 
 

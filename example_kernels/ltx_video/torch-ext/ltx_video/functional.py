@@ -1,5 +1,5 @@
 import math
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 
@@ -72,8 +72,8 @@ def add_ada_norm(
     eps: float = 1e-6,
     *,
     layer_norm: bool = False,
-    out: Optional[Tuple[torch.Tensor, torch.Tensor]] = None,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+    out: Optional[tuple[torch.Tensor, torch.Tensor]] = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(ada_norm(s, scale, shift), s) with s = residual + x * gate in the dtype of x; without a gate, residual + x.
 
     x, residual: [batch, tokens, hidden]; scale, shift, gate as in ada_norm. `out` is (normalised, sum).
@@ -95,12 +95,12 @@ def gated_add(
 
 
 def apply_rotary_emb(
-    x: torch.Tensor, freqs: Tuple[torch.Tensor, torch.Tensor], *, out: Optional[torch.Tensor] = None
+    x: torch.Tensor, freqs: tuple[torch.Tensor, torch.Tensor], *, out: Optional[torch.Tensor] = None
 ) -> torch.Tensor:
     """Turns neighbouring channels (a, b) by an angle: (a cos - b sin, b cos + a sin).
 
-    x: [batch, tokens, hidden]; freqs: (cos, sin), each [batch or 1, tokens, hidden] with every angle twice, float32 or of
-    the dtype of x, as the model's rotary embedding returns them.
+    x: [batch, tokens, hidden]; freqs: (cos, sin), each [batch or 1, tokens, hidden] with every angle twice, float32 or
+    of the dtype of x, as the model's rotary embedding returns them.
     """
     cos, sin = freqs
     if out is not None:
@@ -134,8 +134,8 @@ def rope_3d_table(
     width: int,
     dim: int,
     *,
-    scale: Tuple[float, float, float] = (1.0, 1.0, 1.0),
-    base: Tuple[float, float, float] = (20.0, 2048.0, 2048.0),
+    scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    base: tuple[float, float, float] = (20.0, 2048.0, 2048.0),
     theta: float = 10000.0,
     device: Optional[torch.device] = None,
 ) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """What the kernels compute, in float64 and in the plain PyTorch of the model: for tests and benchmarks."""
 
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ def add_ada_norm(
     gate: Optional[torch.Tensor] = None,
     eps: float = 1e-6,
     layer_norm: bool = False,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The sum is rounded to the dtype of x before it is normalised, as in the model."""
     gated = x.double() if gate is None else x.double() * gate.double()
     summed = (residual.double() + gated).to(x.dtype)
@@ -39,7 +39,7 @@ def gated_add(x: torch.Tensor, residual: torch.Tensor, gate: torch.Tensor) -> to
     return residual.double() + x.double() * gate.double()
 
 
-def apply_rotary_emb(x: torch.Tensor, freqs: Tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def apply_rotary_emb(x: torch.Tensor, freqs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     cos, sin = (f.double() for f in freqs)
     a, b = x.double().unflatten(-1, (-1, 2)).unbind(-1)
     return x.double() * cos + torch.stack([-b, a], dim=-1).flatten(-2) * sin
@@ -47,7 +47,7 @@ def apply_rotary_emb(x: torch.Tensor, freqs: Tuple[torch.Tensor, torch.Tensor]) 
 
 def rope_3d_freqs(
     table: torch.Tensor, frames: int, height: int, width: int, dim: int
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The (cos, sin) of apply_rotary_emb, [1, tokens, dim], that a table of rope_3d stands for."""
     axes = table.split([frames, height, width])
     shape = (frames, height, width)
@@ -57,7 +57,9 @@ def rope_3d_freqs(
         view = [1, 1, 1, n, 2]
         view[axis] = shape[axis]
         parts.append(rows.view(view).expand(*shape, n, 2))
-    full = torch.stack(parts, dim=-2).reshape(1, frames * height * width, 3 * n, 2).repeat_interleave(2, dim=-2)
+    full = (
+        torch.stack(parts, dim=-2).reshape(1, frames * height * width, 3 * n, 2).repeat_interleave(2, dim=-2)
+    )
     cos, sin = full.unbind(-1)
     return F.pad(cos, (dim % 6, 0), value=1.0), F.pad(sin, (dim % 6, 0))
 
@@ -73,7 +75,9 @@ def eager_rms_norm(x: torch.Tensor, weight: Optional[torch.Tensor] = None, eps: 
     return y.to(x.dtype) if weight is None else y.to(weight.dtype) * weight
 
 
-def eager_ada_norm(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+def eager_ada_norm(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float = 1e-6
+) -> torch.Tensor:
     return eager_rms_norm(x, None, eps) * (1 + scale) + shift
 
 
@@ -84,12 +88,12 @@ def eager_add_ada_norm(
     shift: torch.Tensor,
     gate: Optional[torch.Tensor] = None,
     eps: float = 1e-6,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     summed = residual + (x if gate is None else x * gate)
     return eager_ada_norm(summed, scale, shift, eps), summed
 
 
-def eager_apply_rotary_emb(x: torch.Tensor, freqs: Tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def eager_apply_rotary_emb(x: torch.Tensor, freqs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """The formula as diffusers' transformer_ltx has it."""
     cos, sin = freqs
     a, b = x.unflatten(2, (-1, 2)).unbind(-1)

@@ -26,7 +26,9 @@ def _(out, x, weight, eps):
 
 @torch.library.register_fake(add_op_namespace_prefix("rms_norm_backward"))
 def _(grad, x, weight, eps):
-    grad_weight = torch.empty((0,), dtype=x.dtype, device=x.device) if weight is None else _contiguous_like(weight)
+    grad_weight = (
+        torch.empty((0,), dtype=x.dtype, device=x.device) if weight is None else _contiguous_like(weight)
+    )
     return _contiguous_like(x), grad_weight
 
 
@@ -69,4 +71,6 @@ def _add_backward(ctx, grad, grad_sum):
 
 
 torch.library.register_autograd(add_op_namespace_prefix("rms_norm"), _backward, setup_context=_save_input)
-torch.library.register_autograd(add_op_namespace_prefix("add_rms_norm"), _add_backward, setup_context=_save_sum)
+torch.library.register_autograd(
+    add_op_namespace_prefix("add_rms_norm"), _add_backward, setup_context=_save_sum
+)

@@ -1,4 +1,4 @@
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 
@@ -23,7 +23,7 @@ def rms_norm(
 ) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension, rounded once.
 
-    x: [..., hidden]; weight: [hidden] or None. `out` has the shape and dtype of x, may be x itself, and has no gradient.
+    x: [..., hidden]; weight: [hidden] or None. `out` is like x, may be x itself, and has no gradient.
     """
     if out is not None:
         _rms_norm_out(out, x, weight, eps)
@@ -39,8 +39,8 @@ def add_rms_norm(
     weight: Optional[torch.Tensor] = None,
     eps: float = 1e-6,
     *,
-    out: Optional[Tuple[torch.Tensor, torch.Tensor]] = None,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+    out: Optional[tuple[torch.Tensor, torch.Tensor]] = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(rms_norm(s), s) with s = x + residual in the dtype of x; each tensor is moved once.
 
     x, residual: [..., hidden]; weight: [hidden] or None. `out` is (normalised, sum), both like x, and has no gradient.

@@ -1,6 +1,6 @@
 """What the kernels compute, in float64 and in the plain PyTorch of the model: for tests and benchmarks."""
 
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 
@@ -14,7 +14,7 @@ def rms_norm(x: torch.Tensor, weight: Optional[torch.Tensor] = None, eps: float 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: Optional[torch.Tensor] = None, eps: float = 1e-6
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """In float64; the sum is rounded to the dtype of x before it is normalised, as in the model."""
     summed = (x.double() + residual.double()).to(x.dtype)
     return rms_norm(summed, weight, eps), summed
@@ -26,3 +26,10 @@ def eager_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> 
     x = x.to(torch.float32)
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
     return weight * x.to(dtype)
+
+
+def eager_add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    summed = x + residual
+    return eager_rms_norm(summed, weight, eps), summed

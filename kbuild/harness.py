@@ -1,0 +1,323 @@
+"""What a kernel's benchmarks are written with: correctness first, then GPU and wall time beside the alternatives.
+
+A file in `benchmarks/` defines `operations(kernel, reference)` and returns `Operation`s; `kbuild bench` runs it through
+this module, in the Python that has PyTorch. Needs PyTorch, kernels and the standard library alone.
+"""
+
+import gc
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# ‖out - exact‖ / ‖exact‖ that rounding to the dtype explains, for random inputs; twice that of one rounding.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
+
+_GRAPH_CALLS = 20
+_REPLAYS = 15
+_WALL_CALLS = 100
+# The buffers that one graph walks through are together this much larger than the L2, so each call finds it cold.
+_OVER_L2 = 3
+_MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One benchmark: the same computation done by the kernel and by each alternative, at several shapes.
+
+    `inputs(shape, dtype)` makes the arguments that all of them take; tensors among them with the most bytes are
+    rotated between calls, small ones (weights) are not. `exact` computes in float64. `eager` is the plain PyTorch
+    formula, which torch.compile gets too; `best` the best form in PyTorch's own calls, where there is another. `peers`
+    are other libraries: a name and a function that returns the callable, or raises ImportError. `moved(*arguments)`
+    counts the bytes a call must read and write.
+    """
+
+    name: str
+    shapes: Sequence[tuple[int, ...]]
+    inputs: Callable[..., tuple[Any, ...]]
+    exact: Callable[..., Any]
+    ours: Callable[..., Any]
+    eager: Callable[..., Any]
+    moved: Callable[..., int]
+    best: Callable[..., Any] | None = None
+    peers: dict[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+
+
+def normal(
+    *shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0, shift: float = 0.0
+) -> torch.Tensor:
+    """Fresh normal values on the GPU."""
+    return (torch.randn(*shape, device="cuda", dtype=torch.float32) * scale + shift).to(dtype)
+
+
+def nbytes(*tensors: torch.Tensor) -> int:
+    """The bytes of the tensors; one that is broadcast counts its memory once."""
+    return sum(
+        t.element_size()
+        * math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride != 0)
+        for t in tensors
+    )
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def _relative_error(result: Any, exact: Any) -> float:
+    worst = 0.0
+    for actual, expected in zip(_tensors(result), _tensors(exact), strict=True):
+        difference = torch.linalg.vector_norm(actual.double() - expected.double())
+        worst = max(worst, float(difference / torch.linalg.vector_norm(expected.double()).clamp_min(1e-300)))
+    return worst
+
+
+def _poison() -> None:
+    """Leave NaN in freed memory, so that an output that a kernel does not write whole is seen."""
+    blocks = [torch.full((1 << 24,), float("nan"), device="cuda") for _ in range(4)]
+    del blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotation:
+    """Argument tuples that share their small tensors and have large ones of their own."""
+
+    calls: list[tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, operation: Operation, shape: tuple[int, ...]) -> "_Rotation":
+        first = operation.inputs(shape, operation.dtype)
+        total = max(operation.moved(*first), 1)
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        wanted = max(_GRAPH_CALLS, math.ceil(_OVER_L2 * properties.L2_cache_size / total))
+        free = torch.cuda.mem_get_info()[0] * _MEMORY_SHARE
+        count = max(2, min(wanted, int(free / total)))
+        largest = max(nbytes(a) for a in first if isinstance(a, torch.Tensor))
+
+        def own(argument: Any) -> Any:
+            rotates = (
+                isinstance(argument, torch.Tensor)
+                and argument.is_contiguous()
+                and nbytes(argument) * 16 > largest
+            )
+            return argument.clone() if rotates else argument
+
+        return cls([first, *(tuple(map(own, first)) for _ in range(count - 1))])
+
+
+def _gpu_times(run: Callable[..., Any], rotation: _Rotation) -> list[float]:
+    """Microseconds a call, of each replay of a graph that makes every call of the rotation once."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for arguments in rotation.calls[:3]:
+            run(*arguments)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        # Kept until the graph is done: each call writes memory of its own.
+        results = [run(*arguments) for arguments in rotation.calls]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for i in range(_REPLAYS + 2):
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        if i >= 2:
+            times.append(start.elapsed_time(end) * 1e3 / len(rotation.calls))
+    del results, graph
+    return times
+
+
+def _wall_times(run: Callable[..., Any], arguments: tuple[Any, ...]) -> list[float]:
+    """Microseconds of single calls with a synchronize on both sides."""
+    for _ in range(10):
+        run(*arguments)
+    times = []
+    for _ in range(_WALL_CALLS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(*arguments)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e6)
+    return times
+
+
+def _spread(times: list[float]) -> dict[str, float]:
+    """The median and the quartiles."""
+    quartiles = statistics.quantiles(times, n=4)
+    return {
+        "median": round(statistics.median(times), 3),
+        "low": round(quartiles[0], 3),
+        "high": round(quartiles[2], 3),
+    }
+
+
+def _copy_column(moved: int) -> dict[str, Any]:
+    """The copy that reads and writes as many bytes as the operation moves: the practical limit."""
+    half = max(moved // 2, 1)
+    operation = Operation(
+        name="copy",
+        shapes=[(half,)],
+        inputs=lambda shape, _: (
+            torch.randint(0, 255, shape, dtype=torch.uint8, device="cuda"),
+            torch.empty(shape, dtype=torch.uint8, device="cuda"),
+        ),
+        exact=lambda source, _: source,
+        ours=lambda source, target: target.copy_(source),
+        eager=lambda source, target: target.copy_(source),
+        moved=nbytes,
+    )
+    rotation = _Rotation.of(operation, (half,))
+    return {
+        "name": "copy",
+        "gpu_us": _spread(_gpu_times(operation.ours, rotation)),
+        "wall_us": _spread(_wall_times(operation.ours, rotation.calls[0])),
+        "error": 0.0,
+        "skipped": None,
+    }
+
+
+def _column(name: str, run: Callable[..., Any], rotation: _Rotation, exact: Any) -> dict[str, Any]:
+    _poison()
+    error = _relative_error(run(*rotation.calls[0]), exact)
+    return {
+        "name": name,
+        "gpu_us": _spread(_gpu_times(run, rotation)),
+        "wall_us": _spread(_wall_times(run, rotation.calls[0])),
+        "error": error,
+        "skipped": None,
+    }
+
+
+def _alternatives(operation: Operation) -> Iterable[tuple[str, Callable[[], Callable[..., Any]]]]:
+    yield "eager", lambda: operation.eager
+    best = operation.best
+    if best is not None:
+        yield "torch", lambda: best
+    yield "torch.compile", lambda: torch.compile(operation.eager, dynamic=False)
+    yield from operation.peers.items()
+    yield "ours", lambda: operation.ours
+
+
+def _measure(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
+    torch.compiler.reset()  # otherwise the eighth shape meets the recompile limit
+    rotation = _Rotation.of(operation, shape)
+    arguments = rotation.calls[0]
+    moved = operation.moved(*arguments)
+    exact = operation.exact(*arguments)
+    columns = [_copy_column(moved)]
+    for name, make in _alternatives(operation):
+        try:
+            columns.append(_column(name, make(), rotation, exact))
+        except (ImportError, RuntimeError) as error:  # a peer that is not there, or cannot do this shape
+            if name == "ours":
+                raise
+            reason = str(error).strip().splitlines()
+            columns.append(
+                {
+                    "name": name,
+                    "gpu_us": None,
+                    "wall_us": None,
+                    "error": None,
+                    "skipped": reason[0] if reason else type(error).__name__,
+                }
+            )
+    # Once more: what differs between the two is noise.
+    columns[0]["gpu_again_us"] = _copy_column(moved)["gpu_us"]
+    return {
+        "operation": operation.name,
+        "shape": list(shape),
+        "dtype": str(operation.dtype).removeprefix("torch."),
+        "bytes": moved,
+        "tolerance": TOLERANCE[operation.dtype],
+        "columns": columns,
+    }
+
+
+def _environment(kernel: Any) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    try:
+        driver = (
+            Path("/proc/driver/nvidia/version")
+            .read_text(encoding="utf-8")
+            .split("Kernel Module")[1]
+            .split()[0]
+        )
+    except (OSError, IndexError):
+        driver = "unknown"
+    versions = {}
+    for package in ("triton", "liger_kernel", "kernels", "transformers", "diffusers"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "gpu": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "driver": driver,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": sys.version.split()[0],
+        "packages": versions,
+        "variant": Path(kernel.__file__).parent.name,
+    }
+
+
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`REPORT REPO FILTER FILE…`: run the benchmark files against the kernel REPO, write the report as JSON to REPORT.
+
+    FILTER is a part of the names of the operations to run; empty runs all. Progress goes to stderr.
+    """
+    import kernels
+
+    report, repo, wanted, *files = arguments
+    kernel = kernels.get_kernel(repo, version=1, trust_remote_code=True)
+    reference = importlib.import_module(kernel.__name__ + ".reference")
+    torch.manual_seed(0)
+    results = []
+    with torch.no_grad():
+        for file in files:
+            for operation in _load(Path(file)).operations(kernel, reference):
+                if wanted not in operation.name:
+                    continue
+                for shape in operation.shapes:
+                    result = _measure(operation, shape)
+                    results.append(result)
+                    ours = result["columns"][-1]
+                    sys.stderr.write(
+                        f"{operation.name} {'x'.join(map(str, shape))}: {ours['gpu_us']['median']} µs,"
+                        f" copy {result['columns'][0]['gpu_us']['median']} µs, error {ours['error']:.1e}\n"
+                    )
+                    sys.stderr.flush()
+                    gc.collect()
+                    torch.cuda.empty_cache()
+    document = {"environment": _environment(kernel), "results": results}
+    Path(report).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
