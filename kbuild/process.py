@@ -77,6 +77,21 @@ def run(
     return Completed(argv=tuple(argv), returncode=process.returncode, stdout=stdout, stderr=stderr)
 
 
+def run_in_foreground(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], to_stderr: bool = False
+) -> int:
+    """Run with this process's own streams (stdout into stderr where asked); the exit status.
+
+    For programs whose output is for a person to watch. Ctrl-C reaches the child by itself; it is waited for.
+    """
+    with subprocess.Popen(list(argv), cwd=cwd, env=dict(env), stdout=2 if to_stderr else None) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
+
+
 def which(name: str) -> Path | None:
     """The absolute path of a program on PATH."""
     found = shutil.which(name)

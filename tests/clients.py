@@ -17,6 +17,7 @@ from pathlib import Path
 
 TORCH = ("torch==2.13.0", "numpy")
 NEW = ("kernels==0.17.2", "huggingface_hub==2.4.0")
+TESTER = ("pytest>=8.3",)
 OLD = ("kernels==0.13.0", "huggingface_hub==1.33.0")
 
 
@@ -52,6 +53,11 @@ def new_client() -> Client:
 def old_client() -> Client:
     """The last loader that reads model repositories, with a Hub client of its time."""
     return _client("old", OLD)
+
+
+def kernel_tester() -> Client:
+    """The current loader with pytest: what `kbuild test` needs."""
+    return _client("tester", (*NEW, *TESTER))
 
 
 def _inherited() -> dict[str, str]:

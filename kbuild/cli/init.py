@@ -1,0 +1,74 @@
+"""`kbuild init`: a new kernel project."""
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from kbuild import process
+from kbuild.errors import UsageError
+from kbuild.scaffold import Backend, Op, Scaffold, parse_repository, render, write
+from kbuild.text import did_you_mean
+
+
+@click.command()
+@click.argument("repository", metavar="ORG/NAME")
+@click.option("--backends", default="cuda,cpu", show_default=True, metavar="LIST", help="cuda, cpu or both.")
+@click.option("--stable-abi", is_flag=True, help="One build for PyTorch 2.10 and all later ones.")
+@click.option(
+    "--op",
+    type=click.Choice([op.value for op in Op]),
+    default=Op.ELEMENTWISE.value,
+    show_default=True,
+    help="The operation to start from.",
+)
+@click.option("--dest", type=click.Path(path_type=Path), help="Folder of the project.  [default: ./NAME]")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def init(repository: str, backends: str, stable_abi: bool, op: str, dest: Path | None, as_json: bool) -> None:
+    """Write a complete project for the kernel that ORG/NAME will be on the Hub.
+
+    It checks, builds, tests and benchmarks as it stands; then put your own operation in the place of its own.
+    """
+    org, name = parse_repository(repository)
+    scaffold = Scaffold(org=org, name=name, backends=_backends(backends), op=Op(op), stable_abi=stable_abi)
+    target = dest if dest is not None else Path(name)
+    files = render(scaffold)
+    write(files, target)
+    if as_json:
+        document = {"version": 1, "project": str(target.resolve()), "files": sorted(files)}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(target)
+    click.echo(_next_steps(target, len(files)), err=True)
+
+
+def _backends(text: str) -> tuple[Backend, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = [backend.value for backend in Backend]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"there is no template for backend {name!r}.{did_you_mean(name, known)}",
+                hint="--backends takes cuda, cpu or cuda,cpu",
+            )
+    if not names:
+        raise UsageError("--backends names none", hint="--backends takes cuda, cpu or cuda,cpu")
+    return tuple(Backend(name) for name in dict.fromkeys(names))
+
+
+def _next_steps(target: Path, count: int) -> str:
+    folder = shlex.quote(str(target))
+    # In a git work tree a build sees only what git tracks.
+    git = f"git add {folder} && " if _in_work_tree(target) else ""
+    return f"{count} files. Next: {git}cd {folder} && kbuild check && kbuild build && kbuild test"
+
+
+def _in_work_tree(folder: Path) -> bool:
+    if process.which("git") is None:
+        return False
+    done = process.run(
+        ["git", "rev-parse", "--is-inside-work-tree"], cwd=folder, env={**os.environ, "LC_ALL": "C"}
+    )
+    return done.ok and done.stdout.strip() == "true"

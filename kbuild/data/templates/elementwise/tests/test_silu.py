@@ -1,0 +1,118 @@
+"""Run with the built kernel loaded as users load it: `kbuild test`."""
+
+import importlib
+
+import pytest
+import torch
+from kernels import get_kernel
+
+kernel = get_kernel("@{org}/@{name}", version=1, trust_remote_code=True)
+reference = importlib.import_module(kernel.__name__ + ".reference")
+ops = importlib.import_module(kernel.__name__ + "._ops").ops
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# One rounding to the dtype, and the float32 arithmetic before it.
+TOLERANCE = {torch.float32: 4e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+DTYPES = list(TOLERANCE)
+SHAPES = [(), (0,), (1,), (7,), (127,), (4095,), (3, 1025), (64, 64, 65)]
+
+
+def assert_rounded(actual, exact):
+    assert actual.shape == exact.shape
+    torch.testing.assert_close(actual.double(), exact, rtol=TOLERANCE[actual.dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_matches_float64(dtype, shape):
+    x = torch.randn(shape, device=DEVICE, dtype=dtype) * 4
+    y = kernel.silu(x)
+    assert y.dtype == dtype
+    assert_rounded(y, reference.silu(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strided_and_misaligned_input(dtype):
+    wide = torch.randn(33, 130, device=DEVICE, dtype=dtype)
+    for x in (wide[:, ::2], wide.T, wide.flatten()[1:]):
+        assert_rounded(kernel.silu(x), reference.silu(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_writes_out_and_nothing_beside_it(dtype, offset):
+    x = torch.randn(1001, device=DEVICE, dtype=dtype)
+    around = torch.full((1200,), 7.0, device=DEVICE, dtype=dtype)
+    out = around[64 + offset : 64 + offset + 1001]
+    assert kernel.silu(x, out=out) is out
+    assert_rounded(out, reference.silu(x))
+    assert (around[: 64 + offset] == 7).all()
+    assert (around[64 + offset + 1001 :] == 7).all()
+
+
+def test_special_values():
+    x = torch.tensor([float("nan"), float("inf"), 0.0, 1e30], device=DEVICE)
+    y = kernel.silu(x)
+    assert y[0].isnan()
+    assert torch.equal(y[1:], x[1:])
+
+
+def test_gradient():
+    x = torch.randn(5, 77, device=DEVICE, requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    grad = torch.randn_like(x)
+    kernel.silu(x).backward(grad)
+    reference.silu(exact).backward(grad.double())
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_declares_what_it_does():
+    x = torch.randn(3, 40, device=DEVICE)
+    torch.library.opcheck(ops.silu.default, (x.clone().requires_grad_(),))
+    torch.library.opcheck(ops.silu_out.default, (torch.empty_like(x), x))
+
+
+def test_compiles_without_a_graph_break():
+    x = torch.randn(1024, device=DEVICE)
+    compiled = torch.compile(lambda t: kernel.silu(t) + 1, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), kernel.silu(x) + 1)
+
+
+def test_layer():
+    x = torch.randn(3, 40, device=DEVICE)
+    assert torch.equal(kernel.layers.SiLU()(x), kernel.silu(x))
+
+
+def test_refuses_what_it_cannot_do():
+    x = torch.ones(3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="silu: input must be float32, float16 or bfloat16"):
+        kernel.silu(x.int())
+    with pytest.raises(RuntimeError, match="shape"):
+        kernel.silu(x, out=torch.empty(4, device=DEVICE))
+    with pytest.raises(RuntimeError, match="dtype"):
+        kernel.silu(x, out=torch.empty(3, device=DEVICE, dtype=torch.float16))
+@% if cuda %@
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_runs_on_the_current_stream():
+    x = torch.zeros(1 << 20, device=DEVICE)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(10_000_000)
+        x.add_(1)
+        y = kernel.silu(x)
+    torch.cuda.synchronize()
+    assert_rounded(y, reference.silu(torch.ones_like(x)))
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_more_than_two_to_the_31_elements():
+    n = 2**31 + 9
+    if torch.cuda.mem_get_info()[0] < 10 * n:
+        pytest.skip("needs 20 GB of GPU memory")
+    x = torch.empty(n, device=DEVICE, dtype=torch.bfloat16).normal_()
+    y = kernel.silu(x)
+    for part in (slice(0, 9), slice(n - 9, n)):
+        assert_rounded(y[part], reference.silu(x[part]))
+@% endif %@

@@ -1,0 +1,18 @@
+"""Layers for `kernels.kernelize`: no constructor, only `forward`."""
+
+import torch
+from torch import nn
+
+from .functional import silu
+
+__all__ = ["SiLU"]
+
+
+class SiLU(nn.Module):
+    """Takes the place of `torch.nn.SiLU`, out of place."""
+
+    has_backward: bool = True
+    can_torch_compile: bool = True
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return silu(input)

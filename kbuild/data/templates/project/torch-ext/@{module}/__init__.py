@@ -1,0 +1,6 @@
+"""@{description}"""
+
+from . import layers
+from .functional import @{function}
+
+__all__ = ["layers", "@{function}"]

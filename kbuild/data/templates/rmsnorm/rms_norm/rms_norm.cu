@@ -1,0 +1,155 @@
+@% if cuda %@
+#include "rms_norm.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace kernel {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kMaxThreads = 1024;
+constexpr int kBytesPerAccess = 16;
+
+// What one access moves. NB: it moves as one uint4; left to itself the compiler may split it into its elements.
+template <typename T>
+struct alignas(kBytesPerAccess) Pack {
+  static constexpr int kSize = kBytesPerAccess / sizeof(T);
+  T values[kSize];
+
+  __device__ void load(const T* from) { *reinterpret_cast<uint4*>(values) = *reinterpret_cast<const uint4*>(from); }
+  __device__ void store(T* to) const { *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values); }
+};
+
+// The sum over the threads of a row (blockDim.x, a multiple of the warp), handed to each of them.
+// All threads of the block take part.
+__device__ float row_sum(float value) {
+  __shared__ float partial[kMaxThreads / kWarp];
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  if (blockDim.x == kWarp) return value;
+  const int warps = blockDim.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  float* row = partial + threadIdx.y * warps;
+  if (lane == 0) row[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = lane < warps ? row[lane] : 0.0f;
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// The row in registers, kPacks packs a thread: each element is read once. A block is (threads of a row, rows).
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads)
+    rms_norm_in_registers(T* out, const T* in, const T* __restrict__ weight, int64_t rows, int hidden, float eps) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int columns = row < rows ? hidden : 0;
+  in += row * hidden;
+  out += row * hidden;
+
+  Pack<T> x[kPacks];
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int column = (i * blockDim.x + threadIdx.x) * kSize;
+    if (column >= columns) continue;
+    x[i].load(in + column);
+#pragma unroll
+    for (T value : x[i].values) squares += static_cast<float>(value) * static_cast<float>(value);
+  }
+  const float factor = rsqrtf(row_sum(squares) / hidden + eps);
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int column = (i * blockDim.x + threadIdx.x) * kSize;
+    if (column >= columns) continue;
+    Pack<T> w;
+    if (weight != nullptr) w.load(weight + column);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const float y = static_cast<float>(x[i].values[j]) * factor;
+      x[i].values[j] = static_cast<T>(weight == nullptr ? y : y * static_cast<float>(w.values[j]));
+    }
+    x[i].store(out + column);
+  }
+}
+
+// Any length and alignment: an element an access, and each row is read twice.
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads)
+    rms_norm_in_passes(T* out, const T* in, const T* __restrict__ weight, int64_t hidden, float eps) {
+  in += int64_t(blockIdx.x) * hidden;
+  out += int64_t(blockIdx.x) * hidden;
+  float squares = 0.0f;
+  for (int64_t c = threadIdx.x; c < hidden; c += blockDim.x) {
+    const float x = static_cast<float>(in[c]);
+    squares += x * x;
+  }
+  const float factor = rsqrtf(row_sum(squares) / static_cast<float>(hidden) + eps);
+  for (int64_t c = threadIdx.x; c < hidden; c += blockDim.x) {
+    const float y = static_cast<float>(in[c]) * factor;
+    out[c] = static_cast<T>(weight == nullptr ? y : y * static_cast<float>(weight[c]));
+  }
+}
+
+bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kBytesPerAccess == 0; }
+
+int64_t warps_for(int64_t threads) { return (threads + kWarp - 1) / kWarp * kWarp; }
+
+template <typename T, int kPacks>
+void launch_in_registers(T* out, const T* in, const T* weight, int64_t rows, int hidden, float eps,
+                         cudaStream_t stream) {
+  constexpr int kMinThreads = 128;  // a block of short rows holds several
+  const int threads = static_cast<int>(warps_for((hidden / Pack<T>::kSize + kPacks - 1) / kPacks));
+  const int per_block = threads < kMinThreads ? kMinThreads / threads : 1;
+  const auto blocks = static_cast<unsigned>((rows + per_block - 1) / per_block);
+  rms_norm_in_registers<T, kPacks><<<blocks, dim3(threads, per_block), 0, stream>>>(out, in, weight, rows, hidden, eps);
+}
+
+template <typename T>
+const char* run(void* out_, const void* in_, const void* weight_, int64_t rows, int64_t hidden, float eps,
+                cudaStream_t stream) {
+  if (rows == 0 || hidden == 0) return nullptr;
+  if (rows > INT32_MAX) return "more than 2**31 - 1 rows";
+  T* out = static_cast<T*>(out_);
+  const T* in = static_cast<const T*>(in_);
+  const T* weight = static_cast<const T*>(weight_);
+  const bool wide = hidden % Pack<T>::kSize == 0 && aligned(out) && aligned(in) && aligned(weight);
+  const int64_t packs = hidden / Pack<T>::kSize;
+  const int width = static_cast<int>(wide && packs <= 8 * kMaxThreads ? hidden : 0);
+  // About 256 threads a row: enough loads in flight, and several blocks a multiprocessor.
+  if (width == 0) {
+    const int64_t threads = warps_for(hidden < kMaxThreads ? hidden : kMaxThreads);
+    rms_norm_in_passes<T><<<static_cast<unsigned>(rows), static_cast<unsigned>(threads), 0, stream>>>(
+        out, in, weight, hidden, eps);
+  } else if (packs <= 256) {
+    launch_in_registers<T, 1>(out, in, weight, rows, width, eps, stream);
+  } else if (packs <= 512) {
+    launch_in_registers<T, 2>(out, in, weight, rows, width, eps, stream);
+  } else if (packs <= 1024) {
+    launch_in_registers<T, 4>(out, in, weight, rows, width, eps, stream);
+  } else {
+    launch_in_registers<T, 8>(out, in, weight, rows, width, eps, stream);
+  }
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace
+
+const char* rms_norm(void* out, const void* in, const void* weight, int64_t rows, int64_t hidden, float eps,
+                     Scalar scalar, void* stream) {
+  switch (scalar) {
+    case Scalar::kFloat32:
+      return run<float>(out, in, weight, rows, hidden, eps, static_cast<cudaStream_t>(stream));
+    case Scalar::kFloat16:
+      return run<__half>(out, in, weight, rows, hidden, eps, static_cast<cudaStream_t>(stream));
+    case Scalar::kBFloat16:
+      return run<__nv_bfloat16>(out, in, weight, rows, hidden, eps, static_cast<cudaStream_t>(stream));
+  }
+  return "unknown dtype";
+}
+
+}  // namespace kernel
+@% endif %@

@@ -1,0 +1,155 @@
+"""Run with the built kernel loaded as users load it: `kbuild test`."""
+
+import importlib
+
+import pytest
+import torch
+from kernels import get_kernel
+
+kernel = get_kernel("@{org}/@{name}", version=1, trust_remote_code=True)
+reference = importlib.import_module(kernel.__name__ + ".reference")
+ops = importlib.import_module(kernel.__name__ + "._ops").ops
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# One rounding to the dtype, and the float32 arithmetic before it.
+TOLERANCE = {torch.float32: 4e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+DTYPES = list(TOLERANCE)
+HIDDEN = [1, 7, 8, 127, 128, 1000, 2048, 4095, 4096, 8192, 12289, 16384]
+
+
+def normal(*shape, dtype=torch.float32):
+    return torch.randn(shape, device=DEVICE).to(dtype)
+
+
+def assert_rounded(actual, exact):
+    assert actual.shape == exact.shape
+    torch.testing.assert_close(actual.double(), exact, rtol=TOLERANCE[actual.dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_matches_float64(dtype, hidden):
+    x = normal(5, hidden, dtype=dtype)
+    for weight in (None, normal(hidden, dtype=dtype)):
+        y = kernel.rms_norm(x, weight, 1e-5)
+        assert y.dtype == dtype
+        assert_rounded(y, reference.rms_norm(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("shape", [(4096,), (2, 3, 5, 128), (0, 128), (3, 0)])
+def test_any_leading_shape(shape):
+    x = normal(*shape)
+    assert_rounded(kernel.rms_norm(x), reference.rms_norm(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strided_and_misaligned_input(dtype):
+    wide = normal(33, 130, dtype=dtype)
+    weight = normal(131, dtype=dtype)
+    for x in (wide[:, ::2], wide.T, wide[:, 1:], wide.flatten()[1:129]):
+        w = weight[1 : x.shape[-1] + 1]
+        assert_rounded(kernel.rms_norm(x, w), reference.rms_norm(x, w))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden", [127, 128])
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_writes_out_and_nothing_beside_it(dtype, hidden, offset):
+    x = normal(9, hidden, dtype=dtype)
+    around = torch.full((9 * hidden + 200,), 7.0, device=DEVICE, dtype=dtype)
+    end = 64 + offset + x.numel()
+    out = around[64 + offset : end].view(x.shape)
+    assert kernel.rms_norm(x, out=out) is out
+    assert_rounded(out, reference.rms_norm(x))
+    assert (around[: 64 + offset] == 7).all()
+    assert (around[end:] == 7).all()
+
+
+@pytest.mark.parametrize("hidden", [127, 4096])
+def test_in_place(hidden):
+    x = normal(4, hidden)
+    expected = reference.rms_norm(x)
+    assert_rounded(kernel.rms_norm(x, out=x), expected)
+
+
+def test_special_values():
+    x = normal(3, 256)
+    x[1] = 0
+    x[2, 17] = float("nan")
+    y = kernel.rms_norm(x)
+    assert_rounded(y[0], reference.rms_norm(x[0]))
+    assert (y[1] == 0).all()
+    assert y[2].isnan().all()
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_gradients(weighted):
+    x = normal(7, 77).requires_grad_()
+    weight = normal(77).requires_grad_() if weighted else None
+    exact = x.detach().double().requires_grad_()
+    exact_weight = weight.detach().double().requires_grad_() if weighted else None
+    grad = normal(7, 77)
+    kernel.rms_norm(x, weight).backward(grad)
+    reference.rms_norm(exact, exact_weight).backward(grad.double())
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-5)
+    if weighted:
+        torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_declares_what_it_does():
+    x, weight = normal(3, 40), normal(40)
+    torch.library.opcheck(
+        ops.rms_norm.default, (x.clone().requires_grad_(), weight.clone().requires_grad_(), 1e-6)
+    )
+    torch.library.opcheck(ops.rms_norm_out.default, (torch.empty_like(x), x, weight, 1e-6))
+
+
+def test_compiles_without_a_graph_break():
+    x, weight = normal(16, 256), normal(256)
+    compiled = torch.compile(lambda t: kernel.rms_norm(t, weight) + 1, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), kernel.rms_norm(x, weight) + 1)
+
+
+def test_layer():
+    layer = kernel.layers.RMSNorm()
+    layer.weight = torch.nn.Parameter(normal(256))
+    layer.variance_epsilon = 1e-5
+    x = normal(3, 256)
+    assert torch.equal(layer(x), kernel.rms_norm(x, layer.weight, 1e-5))
+
+
+def test_refuses_what_it_cannot_do():
+    x = normal(4, 8)
+    with pytest.raises(RuntimeError, match="rms_norm: input must be float32, float16 or bfloat16"):
+        kernel.rms_norm(x.int())
+    with pytest.raises(RuntimeError, match="weight must have shape"):
+        kernel.rms_norm(x, normal(7))
+    with pytest.raises(RuntimeError, match="weight must have the dtype of input"):
+        kernel.rms_norm(x, normal(8).half())
+    with pytest.raises(RuntimeError, match="out must have the shape of input"):
+        kernel.rms_norm(x, out=normal(4, 9))
+@% if cuda %@
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_runs_on_the_current_stream():
+    x = torch.zeros(4096, 4096, device=DEVICE)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(10_000_000)
+        x.add_(1)
+        y = kernel.rms_norm(x)
+    torch.cuda.synchronize()
+    assert_rounded(y, reference.rms_norm(torch.ones_like(x)))
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_more_than_two_to_the_31_elements():
+    rows = 2**31 // 4096 + 5
+    if torch.cuda.mem_get_info()[0] < 5 * rows * 4096:
+        pytest.skip("needs 11 GB of GPU memory")
+    x = torch.empty(rows, 4096, device=DEVICE, dtype=torch.bfloat16).normal_()
+    y = kernel.rms_norm(x)
+    for part in (slice(0, 3), slice(rows - 3, rows)):
+        assert_rounded(y[part], reference.rms_norm(x[part]))
+@% endif %@

@@ -1,0 +1,188 @@
+"""Running a kernel's tests against its build, loaded the way its users load it: by `get_kernel`, through LOCAL_KERNELS.
+
+`kernels` reads LOCAL_KERNELS as `repo=path` pairs joined by colons; a path may be a project, its build folder or one
+variant, and of several variants it takes the one that fits the machine (kernels/load.py and kernels/resolver.py, 0.17).
+"""
+
+import ast
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbuild import machine, process
+from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
+
+_NEEDED = "pip install torch 'kernels>=0.17' pytest numpy"
+
+_PYTEST_CONFIGS = ("pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+
+# NB: runs under the Python that has PyTorch, where nothing of kbuild need be importable.
+_SCRIPT = r"""
+import importlib.util, json, os, sys
+report, repo_id, *arguments = sys.argv[1:]
+def write(**what):
+    with open(report, "w") as file:
+        json.dump(what, file)
+def end(**what):
+    write(**what)
+    os._exit(1)
+missing = [name for name in ("torch", "kernels", "pytest") if importlib.util.find_spec(name) is None]
+if missing:
+    end(missing=missing)
+from importlib.metadata import version
+if tuple(int(part) for part in version("kernels").split(".")[:2]) < (0, 17):
+    end(old=version("kernels"))
+import pytest
+class Plugin:
+    def __init__(self):
+        self.loaded, self.outcomes = None, {"passed": 0, "failed": 0, "skipped": 0}
+    # Not before pytest runs: it wants to be there when packages are imported.
+    def pytest_sessionstart(self):
+        if not repo_id:
+            return
+        import kernels
+        try:
+            self.loaded = kernels.get_kernel(repo_id, version=1, trust_remote_code=True).__file__
+        except FileNotFoundError as error:
+            end(unfit=str(error))
+        except Exception as error:
+            end(broken="\n".join([type(error).__name__ + ": " + str(error), *getattr(error, "__notes__", ())]))
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            self.outcomes[report.outcome] += 1
+    def pytest_collectreport(self, report):
+        self.outcomes["failed"] += report.failed
+plugin = Plugin()
+code = int(pytest.main(arguments, plugins=[plugin]))
+write(loaded=plugin.loaded, code=code, **plugin.outcomes)
+raise SystemExit(code)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRun:
+    """How the tests went. `variant` is the build that was loaded, None where the tests load one by themselves."""
+
+    variant: str | None
+    passed: int
+    failed: int
+    skipped: int
+    ok: bool
+
+
+def repo_ids(root: Path, name: str, configured: str | None) -> tuple[str, ...]:
+    """What stands for the project on the Hub: the configured repository, and what its tests load by its name."""
+    found = [] if configured is None else [configured]
+    for path in sorted((root / "tests").rglob("*.py")):
+        found += [repo for repo in _loaded_in(path) if repo.rpartition("/")[2] == name]
+    return tuple(dict.fromkeys(found))
+
+
+def _loaded_in(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # pytest says it better
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="get_kernel") | ast.Attribute(attr="get_kernel"),
+                args=[ast.Constant(value=str(repo)), *_],
+            ):
+                yield repo
+
+
+def run_tests(
+    root: Path,
+    repos: Sequence[str],
+    *,
+    variant: str | None = None,
+    arguments: Sequence[str] = (),
+    to_stderr: bool = False,
+    find_torch: Callable[[], machine.InstalledTorch | None] = machine.installed_torch,
+    runner: Callable[..., int] = process.run_in_foreground,
+) -> TestRun:
+    """Run pytest on `root/tests`; its output goes to the terminal (to stderr where asked).
+
+    Raises MachineError where PyTorch, kernels or pytest is missing or no built variant fits, UsageError where nothing
+    is built or there are no tests, and FindingsError where the kernel cannot be loaded.
+    """
+    if not (root / "tests").is_dir():
+        raise UsageError(f"{root} has no tests folder", hint="put pytest files into tests/")
+    place = _build_to_load(root, variant)
+    if ":" in str(place):
+        raise UsageError(
+            f"{place} has a colon in its path, which LOCAL_KERNELS cannot name", hint="move the project"
+        )
+    here = find_torch()
+    if here is None:
+        raise MachineError(
+            "running a kernel's tests needs PyTorch, and this environment has none", hint=_NEEDED
+        )
+    environment = {
+        **os.environ,
+        "LOCAL_KERNELS": ":".join(f"{repo}={place}" for repo in repos) if repos else "",
+        # Importing the kernel must leave no bytecode in a build that is to be published.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if not repos:
+        del environment["LOCAL_KERNELS"]
+    with tempfile.TemporaryDirectory(prefix="kbuild-test-") as scratch:
+        report = Path(scratch, "report.json")
+        first = repos[0] if repos else ""
+        options = [*_isolated(root), *(arguments or ["-q"])]
+        argv = [here.python, "-c", _SCRIPT, str(report), first, *options, str(root / "tests")]
+        code = runner(argv, cwd=root, env=environment, to_stderr=to_stderr)
+        if not report.is_file():
+            raise BuildError(f"the tests ended early: {here.python} left with status {code}")
+        return _judge(json.loads(report.read_text(encoding="utf-8")), here, root)
+
+
+def _isolated(root: Path) -> list[str]:
+    """Options that keep the configuration of a surrounding repository, meant for its own tests, out of the kernel's."""
+    if any((root / name).is_file() for name in _PYTEST_CONFIGS):
+        return []
+    return ["-c", os.devnull, "--rootdir", str(root), "--confcutdir", str(root)]
+
+
+def _build_to_load(root: Path, variant: str | None) -> Path:
+    build = root / "build"
+    built = sorted(path.name for path in build.glob("*") if (path / "metadata.json").is_file())
+    if not built:
+        raise UsageError(f"nothing is built in {build}", hint="run `kbuild build` first")
+    if variant is None:
+        return build
+    if variant not in built:
+        raise UsageError(f"{variant!r} is not built; there are: {', '.join(built)}")
+    return build / variant
+
+
+def _judge(report: dict[str, Any], here: machine.InstalledTorch, root: Path) -> TestRun:
+    match report:
+        case {"missing": missing}:
+            raise MachineError(f"{here.python} has PyTorch but no {' and no '.join(missing)}", hint=_NEEDED)
+        case {"old": old}:
+            raise MachineError(
+                f"{here.python} has kernels {old}, and loading a build needs 0.17 or later",
+                hint="pip install --upgrade 'kernels>=0.17'",
+            )
+        case {"unfit": trace}:
+            cuda = "no CUDA" if here.cuda is None else f"CUDA {here.cuda}"
+            raise MachineError(
+                f"no built variant fits this machine's PyTorch {here.torch} with {cuda}:\n{trace.strip()}",
+                hint=f"kbuild build {root}",
+            )
+        case {"broken": text}:
+            raise FindingsError(f"the built kernel cannot be loaded: {text}")
+    loaded = report["loaded"]
+    return TestRun(
+        variant=None if loaded is None else Path(loaded).parent.name,
+        passed=report["passed"],
+        failed=report["failed"],
+        skipped=report["skipped"],
+        ok=report["code"] == 0,
+    )

@@ -1,0 +1,159 @@
+"""A complete kernel project from templates: what `kbuild init` writes. The scheme is in `data/templates/README.md`."""
+
+import keyword
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kbuild.config.schema import NAME, REPO_ID
+from kbuild.errors import UsageError
+from kbuild.resources import data_path
+
+
+class Op(StrEnum):
+    """The operation that a new project computes, to be replaced by the author's."""
+
+    ELEMENTWISE = "elementwise"
+    RMSNORM = "rmsnorm"
+
+
+class Backend(StrEnum):
+    """The backends that there are templates for."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    function: str
+    layer: str
+    description: str
+
+
+_WORDS = {
+    Op.ELEMENTWISE: _Words(
+        function="silu", layer="SiLU", description="SiLU, x / (1 + exp(-x)), element by element."
+    ),
+    Op.RMSNORM: _Words(
+        function="rms_norm", layer="RMSNorm", description="RMSNorm over the last dimension, in one pass."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """What a new project is to be."""
+
+    org: str
+    name: str
+    backends: tuple[Backend, ...]
+    op: Op
+    stable_abi: bool
+
+    @property
+    def module(self) -> str:
+        return self.name.replace("-", "_")
+
+
+def parse_repository(text: str) -> tuple[str, str]:
+    """Organisation and kernel name of `ORG/NAME`. Raises UsageError that says what a name must be, and proposes one."""
+    org, slash, name = text.partition("/")
+    if not slash or not org or not name or "/" in name:
+        last = text.strip("/").rpartition("/")[2]
+        raise UsageError(
+            f"{text!r} is not ORG/NAME",
+            hint=f"name the Hub user or organisation and the kernel, for example my-org/{_proposal(last)}",
+        )
+    if re.search(REPO_ID.pattern or "", f"{org}/name") is None:
+        raise UsageError(
+            f"{org!r} cannot be a Hub organisation: letters, digits, '.', '_' and '-', first a letter or digit"
+        )
+    if re.search(NAME.pattern or "", name) is None:
+        raise UsageError(f"{name!r} is not {NAME.what}", hint=f"for example {org}/{_proposal(name)}")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module):
+        raise UsageError(
+            f"{name!r} would be the Python package {module!r}, which is a word of Python itself",
+            hint=f"for example {org}/{name}-kernel",
+        )
+    return org, name
+
+
+def _proposal(text: str) -> str:
+    """A valid name near `text`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text).lower()
+    name = re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9]+", "-", words)).strip("-0123456789")
+    return name if re.search(NAME.pattern or "", name) else "my-kernel"
+
+
+def render(scaffold: Scaffold) -> dict[str, str]:
+    """Every file of the project: path relative to its root -> text."""
+    from jinja2 import Environment, StrictUndefined
+
+    # NB: templates are kbuild's own files and make source code, so nothing is to be escaped.
+    environment = Environment(
+        variable_start_string="@{",
+        variable_end_string="}",
+        block_start_string="@%",
+        block_end_string="%@",
+        comment_start_string="@#",
+        comment_end_string="#@",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701
+    )
+    words = _WORDS[scaffold.op]
+    values: Mapping[str, object] = {
+        "org": scaffold.org,
+        "name": scaffold.name,
+        "module": scaffold.module,
+        "function": words.function,
+        "layer": words.layer,
+        "description": words.description,
+        "backends": ", ".join(f'"{backend}"' for backend in scaffold.backends),
+        "cuda": Backend.CUDA in scaffold.backends,
+        "cpu": Backend.CPU in scaffold.backends,
+        "stable": scaffold.stable_abi,
+    }
+    files: dict[str, str] = {}
+    for root in (data_path("templates/project"), data_path(f"templates/{scaffold.op}")):
+        for source in sorted(path for path in root.rglob("*") if path.is_file()):
+            path = environment.from_string(source.relative_to(root).as_posix()).render(values)
+            text = environment.from_string(source.read_text(encoding="utf-8")).render(values)
+            if text.strip():
+                files[path] = text.rstrip("\n") + "\n"
+    return files
+
+
+def write(files: Mapping[str, str], target: Path) -> None:
+    """Write a project to `target`, which must not exist or be an empty folder; all of it appears at once, or nothing.
+
+    Raises UsageError where something is there already.
+    """
+    if target.is_symlink() or target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise UsageError(
+            f"{target} exists and is not an empty folder: nothing was written",
+            hint="remove it, or name another folder with --dest",
+        )
+    parent = target.resolve().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        draft = parent / f".{target.resolve().name}-{os.getpid()}"
+        draft.mkdir()
+    except OSError as error:
+        raise UsageError(f"cannot write to {parent}: {error.strerror}") from error
+    try:
+        for path, text in files.items():
+            file = draft / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        draft.rename(target.resolve())
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise

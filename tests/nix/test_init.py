@@ -1,0 +1,149 @@
+"""What `kbuild init` writes builds for CPU and CUDA, verifies, and passes its own tests through `kbuild test`."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from clients import Client, kernel_tester
+from runs import Finished, kbuild
+
+from kbuild.scaffold import Backend, Op, Scaffold, render, write
+
+pytestmark = pytest.mark.nix
+
+VARIANTS = {
+    False: ("torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"),
+    True: ("torch-stable-abi210-cpu-x86_64-linux", "torch-stable-abi210-cu130-x86_64-linux"),
+}
+
+
+@pytest.fixture(scope="session")
+def tester() -> Client:
+    return kernel_tester()
+
+
+def on_path(client: Client) -> Mapping[str, str]:
+    """The environment of a person who has activated the client's virtual environment."""
+    return {"PATH": f"{client.python.parent}{os.pathsep}{os.environ['PATH']}", "DO_NOT_TRACK": ""}
+
+
+def make(folder: Path, *, op: Op, stable: bool, backends: tuple[Backend, ...]) -> tuple[Path, list[str]]:
+    scaffold = Scaffold(org="acme", name=f"my-{op}", backends=backends, op=op, stable_abi=stable)
+    write(render(scaffold), folder / scaffold.name)
+    names = [name for name in VARIANTS[stable] if any(f"-{b[:2]}" in name for b in backends)]
+    return folder / scaffold.name, names
+
+
+def build(root: Path, names: list[str]) -> Finished:
+    return kbuild("build", root, *(part for name in names for part in ("--variant", name)), "--json")
+
+
+@pytest.mark.parametrize(
+    ("op", "stable"),
+    [
+        pytest.param(Op.ELEMENTWISE, False, id="elementwise-ordinary"),
+        pytest.param(Op.RMSNORM, True, id="rmsnorm-stable"),
+        pytest.param(Op.ELEMENTWISE, True, id="elementwise-stable", marks=pytest.mark.heavy),
+        pytest.param(Op.RMSNORM, False, id="rmsnorm-ordinary", marks=pytest.mark.heavy),
+    ],
+)
+def test_builds_and_passes_its_own_tests(tmp_path: Path, tester: Client, op: Op, stable: bool) -> None:
+    root, names = make(tmp_path, op=op, stable=stable, backends=(Backend.CUDA, Backend.CPU))
+    built = build(root, names)
+    assert built.statuses() == dict.fromkeys(names, "built"), built.stderr
+    before = sorted(path for path in (root / "build").rglob("*"))
+    tested = kbuild("test", root, "--json", env=on_path(tester))
+    assert tested.code == 0, tested.stderr
+    result = tested.json()
+    assert result["variant"] == names[0]
+    assert result["failed"] == 0
+    assert result["passed"] > 30
+    assert result["skipped"] == 2, "the two that need a GPU"
+    assert sorted(path for path in (root / "build").rglob("*")) == before, "tests leave no trace in a build"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("stable", [False, True], ids=["ordinary", "stable"])
+@pytest.mark.parametrize("backend", list(Backend))
+@pytest.mark.parametrize("op", list(Op))
+def test_builds_for_one_backend(tmp_path: Path, op: Op, backend: Backend, stable: bool) -> None:
+    root, names = make(tmp_path, op=op, stable=stable, backends=(backend,))
+    built = build(root, names)
+    assert built.statuses() == dict.fromkeys(names, "built"), built.stderr
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CPU build, to be tested in ways that fail."""
+    root, names = make(
+        tmp_path_factory.mktemp("failing"), op=Op.ELEMENTWISE, stable=False, backends=(Backend.CPU,)
+    )
+    assert build(root, names).code == 0
+    return root
+
+
+def copy(project: Path, target: Path) -> Path:
+    return Path(shutil.copytree(project, target))
+
+
+def test_a_failing_test_is_a_finding(project: Path, tmp_path: Path, tester: Client) -> None:
+    root = copy(project, tmp_path / "project")
+    (root / "tests" / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2\n")
+    tested = kbuild("test", root, "-k", "wrong", "--json", env=on_path(tester))
+    assert tested.code == 1
+    assert (tested.json()["passed"], tested.json()["failed"], tested.json()["ok"]) == (0, 1, False)
+    assert "assert 1 == 2" in tested.stderr
+
+
+def test_the_configuration_around_a_project_is_not_its_own(
+    project: Path, tmp_path: Path, tester: Client
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    assert kbuild("test", copy(project, tmp_path / "project"), "-k", "layer", env=on_path(tester)).code == 0
+
+
+def test_nothing_built(project: Path, tmp_path: Path, tester: Client) -> None:
+    root = copy(project, tmp_path / "project")
+    shutil.rmtree(root / "build")
+    tested = kbuild("test", root, env=on_path(tester))
+    assert tested.code == 2
+    assert "nothing is built" in tested.stderr
+    assert "kbuild build" in tested.stderr
+
+
+def test_nothing_that_fits(project: Path, tmp_path: Path, tester: Client) -> None:
+    root = copy(project, tmp_path / "project")
+    (root / "build" / VARIANTS[False][0]).rename(root / "build" / VARIANTS[False][0].replace("213", "209"))
+    tested = kbuild("test", root, env=on_path(tester))
+    assert tested.code == 3
+    assert "no built variant fits this machine's PyTorch 2.13 with no CUDA" in tested.stderr
+
+
+def test_a_variant_that_is_not_there(project: Path, tester: Client) -> None:
+    tested = kbuild("test", project, "--variant", "torch-cuda", env=on_path(tester))
+    assert tested.code == 2
+    assert VARIANTS[False][0] in tested.stderr
+
+
+def test_a_build_that_cannot_be_loaded(project: Path, tmp_path: Path, tester: Client) -> None:
+    root = copy(project, tmp_path / "project")
+    package = root / "build" / VARIANTS[False][0] / "__init__.py"
+    package.chmod(0o644)
+    package.write_text("import no_such_module\n")
+    tested = kbuild("test", root, env=on_path(tester))
+    assert tested.code == 1
+    assert "the built kernel cannot be loaded: ModuleNotFoundError" in tested.stderr
+
+
+def test_an_environment_without_pytorch(project: Path) -> None:
+    tested = kbuild("test", project, env={"PATH": "/usr/bin:/bin"})
+    assert tested.code == 3
+    assert "pip install torch" in tested.stderr
+
+
+def test_an_environment_without_pytest(project: Path, new: Client) -> None:
+    tested = kbuild("test", project, env=on_path(new))
+    assert tested.code == 3
+    assert "no pytest" in tested.stderr

@@ -1,0 +1,148 @@
+"""`kbuild init`: every kind of project it writes passes the strictest check, and names are explained."""
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from runs import kbuild
+
+from kbuild.errors import UsageError
+from kbuild.scaffold import Backend, Op, Scaffold, parse_repository, render, write
+
+BACKENDS = [(Backend.CUDA, Backend.CPU), (Backend.CPU,), (Backend.CUDA,)]
+EVERY_KIND = [
+    pytest.param(
+        Scaffold(org="acme", name="my-kernel", backends=backends, op=op, stable_abi=stable),
+        id=f"{op}-{'-'.join(backends)}{'-stable' if stable else ''}",
+    )
+    for backends, op, stable in itertools.product(BACKENDS, Op, [False, True])
+]
+
+
+@pytest.fixture(params=EVERY_KIND)
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    write(render(request.param), tmp_path / "my-kernel")
+    return tmp_path / "my-kernel"
+
+
+def test_passes_the_strictest_check(project: Path) -> None:
+    checked = kbuild("check", project, "--strict")
+    assert checked.code == 0, checked.stdout
+    assert checked.stdout == ""
+
+
+def test_nothing_of_the_templates_is_left(project: Path) -> None:
+    for path in project.rglob("*"):
+        assert "@{" not in path.name
+        if path.is_file():
+            text = path.read_text()
+            assert "@{" not in text, path
+            assert "%@" not in text, path
+            assert text.endswith("\n"), path
+            assert not text.endswith("\n\n"), path
+            assert "\n\n\n\n" not in text, path
+
+
+def test_python_is_clean(project: Path) -> None:
+    ruff = [sys.executable, "-m", "ruff"]
+    for command in (["check"], ["format", "--check"]):
+        options = ["--isolated", "--line-length=110", "--target-version=py39"]
+        done = subprocess.run([*ruff, *command, *options, project], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_workflow_and_hooks_are_yaml(project: Path) -> None:
+    workflow = yaml.safe_load((project / ".github/workflows/kernel.yml").read_text())
+    commands = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    for command in ("kbuild check --strict", "kbuild build --all-variants", "kbuild publish acme/my-kernel"):
+        assert command in commands
+    assert workflow["jobs"]["publish"]["permissions"]["attestations"] == "write"
+    assert yaml.safe_load((project / ".pre-commit-config.yaml").read_text())["repos"]
+
+
+@pytest.mark.parametrize("backends", BACKENDS)
+def test_only_what_was_asked_for(backends: tuple[Backend, ...]) -> None:
+    files = render(Scaffold(org="a", name="k", backends=backends, op=Op.RMSNORM, stable_abi=False))
+    assert ("rms_norm/rms_norm.cu" in files) == (Backend.CUDA in backends)
+    assert ("rms_norm/rms_norm.cpp" in files) == (Backend.CPU in backends)
+    assert ("cuda" in files["torch-ext/torch_binding.cpp"]) == (Backend.CUDA in backends)
+
+
+@pytest.mark.parametrize("text", ["acme/relu", "acme/rms-norm", "A.c_m-e/rope3d"])
+def test_good_names(text: str) -> None:
+    assert "/".join(parse_repository(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "proposes"),
+    [
+        ("relu", "is not ORG/NAME", "my-org/relu"),
+        ("a/b/relu", "is not ORG/NAME", "my-org/relu"),
+        ("acme/", "is not ORG/NAME", "my-org/acme"),
+        ("acme/My_Kernel", "lower-case", "acme/my-kernel"),
+        ("acme/FusedSwiGLU", "lower-case", "acme/fused-swi-glu"),
+        ("acme/3d-rope", "first a letter", "acme/d-rope"),
+        ("acme/x", "two or more", "acme/my-kernel"),
+        ("acme/relu-", "last no dash", "acme/relu"),
+        ("acme/lambda", "a word of Python", "acme/lambda-kernel"),
+        ("ac me/relu", "Hub organisation", None),
+    ],
+)
+def test_bad_names_are_explained(text: str, says: str, proposes: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_repository(text)
+    assert says in caught.value.message
+    assert (caught.value.hint is None) == (proposes is None)
+    if proposes is not None and caught.value.hint is not None:
+        assert caught.value.hint.endswith(proposes)
+
+
+def test_refuses_to_overwrite(tmp_path: Path) -> None:
+    first = kbuild("init", "acme/relu", cwd=tmp_path)
+    assert first.code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    again = kbuild("init", "acme/relu", cwd=tmp_path)
+    assert again.code == 2
+    assert "relu exists" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_an_empty_folder_may_be_filled_and_a_file_not(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    filled = kbuild("init", "acme/relu", "--dest", tmp_path / "empty", "--json")
+    assert filled.code == 0
+    assert "build.toml" in json.loads(filled.stdout)["files"]
+    assert (tmp_path / "empty" / "build.toml").is_file()
+    (tmp_path / "file").write_text("mine")
+    assert kbuild("init", "acme/relu", "--dest", tmp_path / "file").code == 2
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="name too long"):
+        write({"a": "text", "b" * 300: "text"}, tmp_path / "project")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inside_a_git_work_tree_it_says_what_a_build_needs(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    made = kbuild("init", "acme/relu", cwd=tmp_path)
+    assert "git add relu && cd relu && kbuild check" in made.stderr
+    assert kbuild("check", tmp_path / "relu").code == 1
+    subprocess.run(["git", "-C", tmp_path, "add", "relu"], check=True)
+    assert kbuild("check", tmp_path / "relu", "--strict").code == 0
+
+
+@pytest.mark.parametrize("backends", ["metal", "cdua,cpu", ""])
+def test_backends_without_a_template(tmp_path: Path, backends: str) -> None:
+    made = kbuild("init", "acme/relu", "--backends", backends, cwd=tmp_path)
+    assert made.code == 2
+    assert "--backends takes cuda, cpu or cuda,cpu" in made.stderr
+    assert list(tmp_path.iterdir()) == []
