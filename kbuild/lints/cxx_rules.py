@@ -212,8 +212,9 @@ def _fakes(
             if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _FAKES:
                 calls = (call for call in ast.walk(node) if isinstance(call, ast.Call))
                 faked |= {text for call in calls for text in _texts(call)}
-    compiles = any(_says_it_compiles(module) for module in modules)
-    if not faked and not compiles:
+    # Operations that only run inside of Python operations are never traced: those authors fake the latter.
+    some_are_faked = any(definition.name in faked for definition in definitions)
+    if not some_are_faked and not any(_says_it_compiles(module) for module in modules):
         return
     for definition in definitions:
         schema = schemas[id(definition)]
@@ -244,7 +245,9 @@ def _headers_and_depends(tree: Tree, kernel: Kernel, reached: list[tuple[str, In
     torch = [(path, include) for path, include in reached if _TORCH_HEADER.match(include.target)]
     where = ("kernel", kernel.id, "depends")
     depends = Dependency.TORCH in kernel.depends
-    complete = all(path in tree.files for path in map(inside, kernel.src))
+    complete = all(path in tree.files for path in map(inside, kernel.src)) and any(
+        path.endswith(COMPILED) for path in kernel.src
+    )
     if depends and not torch and complete and isinstance(kernel, CpuKernel | CudaKernel):
         tree.report.warning(
             "unneeded-torch",

@@ -265,12 +265,8 @@ def _layers(tree: Tree, modules: tuple[Module, ...]) -> None:
 
 def _pure(tree: Tree, module: Module, names: frozenset[str] | None) -> None:
     allowed = {"has_backward", "can_torch_compile", *_module_members()}
-    for node in module.tree.body:
-        if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
-            continue
+    for node in _layer_classes(module):
         if names is not None and node.name not in names:
-            continue
-        if not any(absolute(base, module.aliases) in _MODULE_NAMES for base in node.bases):
             continue
         for part in node.body:
             for name, place in _members(part):
@@ -283,6 +279,15 @@ def _pure(tree: Tree, module: Module, names: frozenset[str] | None) -> None:
                     span_of(module.path, place),
                     hint="keep forward alone (and has_backward, can_torch_compile); make the rest functions",
                 )
+
+
+def _layer_classes(module: Module) -> Iterator[ast.ClassDef]:
+    """Public module classes at the top of a file."""
+    for node in module.tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            names = {absolute(base, module.aliases) for base in node.bases}
+            if not names.isdisjoint(_MODULE_NAMES):
+                yield node
 
 
 _MODULE_NAMES = ("torch.nn.Module", "torch.nn.modules.module.Module", "nn.Module")
@@ -321,7 +326,8 @@ def _exports(tree: Tree, modules: tuple[Module, ...]) -> None:
                     span_of(init.path, element),
                     hint="import or define it in __init__.py, or take it out of __all__",
                 )
-    if _layers_module(tree, modules) is not None and "layers" not in bound and "*" not in bound:
+    home = _layers_module(tree, modules)
+    if home is not None and next(_layer_classes(home), None) and "layers" not in bound and "*" not in bound:
         tree.report.warning(
             "unexported-layers",
             "the package has layers and does not import them: kernelize would not find them",
