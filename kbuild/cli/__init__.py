@@ -54,8 +54,7 @@ class _LazyGroup(click.Group):
         except click.UsageError as error:
             from kbuild.text import did_you_mean
 
-            error.message += did_you_mean(args[0], COMMANDS)
-            raise
+            raise click.UsageError(error.message + did_you_mean(args[0], COMMANDS), ctx=ctx) from None
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,11 +5,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
 
 from kbuild.nixcmd import Events, step_name
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class BuildProgress:
@@ -76,7 +79,7 @@ class BuildProgress:
         users = [variant for variant, drvs in self._todo.items() if drv in drvs]
         return f" for {len(users)} variants" if len(users) > 1 else f" for {users[0]}" if users else ""
 
-    def _table(self, events: Events, started: set[str], failed: set[str]) -> object:
+    def _table(self, events: Events, started: set[str], failed: set[str]) -> "Table":
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))

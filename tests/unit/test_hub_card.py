@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from trees import CPU, UNIVERSAL, native_package, python_package, write_variant
 
 from kbuild.errors import FindingsError

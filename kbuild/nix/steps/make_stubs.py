@@ -24,7 +24,8 @@ class Symbol(NamedTuple):
 
 def read(path: Path) -> Iterator[tuple[str, list[Symbol]]]:
     """Each library's soname with its symbols."""
-    soname, symbols = "", []
+    soname = ""
+    symbols: list[Symbol] = []
     for line in lzma.decompress(path.read_bytes()).decode().splitlines():
         match line.split():
             case []:
