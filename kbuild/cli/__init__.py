@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "publish": ("kbuild.cli.publish:publish", "Verify, then upload a build to a Hub repository."),
     "explain": ("kbuild.cli.explain:explain", "Say what a code of check means, and how to mend it."),
     "schema": ("kbuild.cli.schema:schema", "Print the JSON Schema of build.toml, for editors."),
+    "skills": ("kbuild.cli.skills:skills", "List the skills for coding agents, or install one."),
     "migrate": ("kbuild.cli.migrate:command", "Rewrite build.toml to the current edition."),
     "lock": ("kbuild.cli.lock:lock", "Refresh or fetch the pinned toolchain."),
     "localhub": ("kbuild.cli.localhub:localhub", "Run a Hub on loopback, for tests and demos."),

@@ -1,0 +1,33 @@
+@% if cuda %@
+"""RMSNorm beside a copy of the same bytes, PyTorch and torch.compile: `kbuild bench`."""
+
+import torch
+import torch.nn.functional as F
+from kbuild.harness import Operation, nbytes, normal
+
+SHAPES = [(1, 128, 4096), (1, 2048, 4096), (1, 8192, 4096), (4, 4096, 3072)]
+EPS = 1e-6
+
+
+def eager(x, weight):
+    """The formula as the models of transformers have it."""
+    y = x.float()
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS)
+    return weight * y.to(x.dtype)
+
+
+def operations(kernel, reference):
+    yield Operation(
+        name="RMSNorm",
+        shapes=SHAPES,
+        inputs=lambda shape, dtype: (
+            normal(*shape, dtype=dtype),
+            normal(shape[-1], dtype=dtype, scale=0.1, shift=1.0),
+        ),
+        moved=lambda x, weight: nbytes(x, x, weight),  # read once, written once
+        exact=lambda x, weight: reference.rms_norm(x, weight, EPS),
+        ours=lambda x, weight: kernel.rms_norm(x, weight, EPS),
+        eager=eager,
+        best=lambda x, weight: F.rms_norm(x, weight.shape, weight, EPS),
+    )
+@% endif %@
