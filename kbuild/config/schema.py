@@ -60,7 +60,7 @@ REPO_ID = Text(
 )
 GIT_URL = Text(
     what="a URL that git can clone",
-    pattern=r"^(?:(?:https?|git|ssh|git\+ssh|git\+https?)://[^/\s]+\S*|[^/:\s]+:[^/\s]\S*)$(?!\n)",
+    pattern=r"^(?:(?:https?|git|ssh|git\+ssh|git\+https?)://[^/\s]+\S*|[^/:\s@]+@[^/:\s]+:[^/\s]\S*)$(?!\n)",
     code="bad-git-url",
     example='"https://example.org/org/repo.git" or "git@example.org:org/repo.git"',
 )

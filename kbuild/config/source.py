@@ -44,17 +44,20 @@ class Source:
     @classmethod
     def parse(cls, path: str, text: str, report: Report) -> "Source | None":
         """None, with one diagnostic in `report`, where the text is not TOML."""
+        # NB: tomllib reads "\r\n" as "\n"; positions are counted in the text as it is on disk.
+        scanner = _Scanner(text)
         try:
             data = tomllib.loads(text)
+            scanner.document()
         except tomllib.TOMLDecodeError as error:
             message, line, column = _split_position(str(error), text)
             report.error(
                 "toml-syntax", f"not valid TOML: {message}", Span(path=path, line=line, column=column)
             )
             return None
-        # NB: tomllib reads "\r\n" as "\n"; positions are counted in the text as it is on disk.
-        scanner = _Scanner(text)
-        scanner.document()
+        except RecursionError:
+            report.error("toml-syntax", "arrays or tables are nested too deeply to be read", Span(path=path))
+            return None
         starts = [0, *(match.end() for match in re.finditer("\n", text))]
         return cls(
             path=path,

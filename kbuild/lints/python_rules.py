@@ -83,8 +83,8 @@ def _parse(tree: Tree) -> Iterator[Module]:
                 f"not valid Python: {error.msg}",
                 Span(path=path, line=error.lineno or 1, column=max(1, error.offset or 1)),
             )
-        except ValueError as error:  # a null byte
-            tree.report.error("python-syntax", f"not valid Python: {error}", Span(path=path))
+        except (ValueError, RecursionError, MemoryError) as error:  # a null byte; endless nesting
+            tree.report.error("python-syntax", f"not readable as Python: {error}", Span(path=path))
         else:
             nodes = tuple(ast.walk(parsed))
             yield Module(path=path, tree=parsed, nodes=nodes, aliases=aliases(nodes))
@@ -212,13 +212,13 @@ _FIRST = ("name", "qualname", "op", "op_name", "ns")
 
 def _literal(node: ast.expr | None) -> str | None:
     """The text of a string, also of one that only begins with a literal."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+        node = node.left
     match node:
         case ast.Constant(value=str() as text):
             return text
         case ast.JoinedStr(values=[ast.Constant(value=str() as text), *_]):
             return text
-        case ast.BinOp(left=left, op=ast.Add() | ast.Mod()):
-            return _literal(left)
         case _:
             return None
 
