@@ -81,6 +81,9 @@ def resolve(
         "install",
         "--dry-run",
         "--quiet",
+        # Read a wheel's metadata by ranges where the index does not serve it beside the wheel. Together with a
+        # pip of 23.3 or later, which a dry run then satisfies, no wheel is downloaded just to learn its address.
+        "--use-feature=fast-deps",
         "--report=-",
         "--ignore-installed",
         # Older pips want a target with foreign platforms; a dry run writes nothing there.
