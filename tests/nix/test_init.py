@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kbuild.scaffold import Backend, Op, Scaffold, render, write
 
 pytestmark = pytest.mark.nix
 
+ROOT = Path(__file__).parents[2]
 VARIANTS = {
     False: ("torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"),
     True: ("torch-stable-abi210-cpu-x86_64-linux", "torch-stable-abi210-cu130-x86_64-linux"),
@@ -61,6 +63,7 @@ def test_builds_and_passes_its_own_tests(tmp_path: Path, tester: Client, op: Op,
     assert result["failed"] == 0
     assert result["passed"] > 30
     assert result["skipped"] == 2, "the two that need a GPU"
+    run_benchmarks_on_cpu(root, f"acme/{root.name}", tester)
     assert sorted(path for path in (root / "build").rglob("*")) == before, "tests leave no trace in a build"
 
 
@@ -72,6 +75,40 @@ def test_builds_for_one_backend(tmp_path: Path, op: Op, backend: Backend, stable
     root, names = make(tmp_path, op=op, stable=stable, backends=(backend,))
     built = build(root, names)
     assert built.statuses() == dict.fromkeys(names, "built"), built.stderr
+
+
+BENCHMARK_ON_CPU = """
+import importlib, sys, torch
+from kernels import get_kernel
+from kbuild import harness
+from pathlib import Path
+harness.normal = lambda *shape, dtype, scale=1.0, shift=0.0: (torch.randn(shape) * scale + shift).to(dtype)
+kernel = get_kernel(sys.argv[1], version=1, trust_remote_code=True)
+reference = importlib.import_module(kernel.__name__ + ".reference")
+count = 0
+for path in Path("benchmarks").glob("*.py"):
+    for operation in harness._load(path).operations(kernel, reference):
+        arguments = operation.inputs((2, 3, operation.shapes[0][-1]), operation.dtype)
+        assert operation.moved(*arguments) > 0
+        exact = operation.exact(*arguments)
+        for run in (operation.ours, operation.eager, operation.best):
+            assert harness._relative_error(run(*arguments), exact) < harness.TOLERANCE[operation.dtype]
+            count += 1
+print(count)
+"""
+
+
+def run_benchmarks_on_cpu(root: Path, repo: str, tester: Client) -> None:
+    """What `kbuild bench` runs on a GPU: every way to compute it agrees with the exact one."""
+    done = subprocess.run(
+        [tester.python, "-c", BENCHMARK_ON_CPU, repo],
+        cwd=root,
+        env={"LOCAL_KERNELS": f"{repo}={root}", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 3
 
 
 @pytest.fixture(scope="module")

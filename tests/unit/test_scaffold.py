@@ -52,7 +52,7 @@ def test_python_is_clean(project: Path) -> None:
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check"], ["format", "--check"]):
         options = ["--isolated", "--line-length=110", "--target-version=py39"]
-        done = subprocess.run([*ruff, *command, *options, project], capture_output=True, text=True)
+        done = subprocess.run([*ruff, *command, *options, "."], cwd=project, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
 
