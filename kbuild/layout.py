@@ -4,7 +4,7 @@ import posixpath
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kbuild.config.model import Config, TorchNoarch
 from kbuild.config.source import Source
@@ -37,13 +37,21 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    """What git says of the files that matter, relative to the root."""
+
+    tracked: frozenset[str]
+    ignored: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The layout rules of one project; each adds to the report."""
 
     texts: Texts
     source: Source
     config: Config
-    tracked: frozenset[str] | None
+    git: GitState | None
     report: Report
 
     @property
@@ -223,9 +231,9 @@ class Layout:
             )
 
     def _is_tracked(self, existing: list[Listed]) -> None:
-        tracked = self.tracked
-        if tracked is None:
+        if self.git is None:
             return
+        tracked = self.git.tracked
         if not tracked:
             self.report.error(
                 "untracked-project",
@@ -236,25 +244,40 @@ class Layout:
             return
         for entry in existing:
             if entry.path not in tracked:
+                module = self._submodule(entry.path)
                 self._error(
                     "untracked-source",
-                    f"{entry.path!r} is not tracked by git: a build does not see it",
+                    f"{entry.path!r} lies in the git submodule {module!r}: a build does not see it"
+                    if module
+                    else f"{entry.path!r} is not tracked by git: a build does not see it",
                     entry,
-                    hint=f"git add {shlex.quote(entry.path)}",
+                    hint="copy the files that the build needs into the project"
+                    if module
+                    else self._add(entry.path),
                 )
         listed = {entry.path for entry in existing}
         for path in sorted(set(candidates(self.root, self.config)) - listed - tracked):
             if not (self.root / path).is_file():
                 continue
-            # The rest of the folders is the author's; what the package imports is not optional.
+            # What the package imports is not optional, unless the author has git ignore it.
             essential = path == CONFIG_NAME or path.startswith(f"{self.config.framework.folder}/")
-            add = self.report.error if essential else self.report.warning
+            add = self.report.error if essential and path not in self.git.ignored else self.report.warning
             add(
                 "untracked-file",
                 f"{path!r} is not tracked by git: a build does not see it",
                 Span(path=path),
-                hint=f"git add {shlex.quote(path)}",
+                hint=self._add(path),
             )
+
+    def _add(self, path: str) -> str:
+        if self.git is not None and path in self.git.ignored:
+            return f"git add -f {shlex.quote(path)} (.gitignore leaves it out)"
+        return f"git add {shlex.quote(path)}"
+
+    def _submodule(self, path: str) -> str | None:
+        """The submodule that a path lies in: a folder with a `.git` of its own."""
+        parents = [str(parent) for parent in PurePosixPath(path).parents if str(parent) != "."]
+        return next((parent for parent in parents if (self.root / parent / ".git").exists()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

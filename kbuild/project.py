@@ -14,7 +14,7 @@ from kbuild.config.schema import read_config
 from kbuild.config.source import Source
 from kbuild.diagnostics import Report, Span
 from kbuild.errors import FindingsError, UsageError
-from kbuild.layout import Layout
+from kbuild.layout import GitState, Layout
 from kbuild.lints import Tree, check_sources
 from kbuild.sources.files import CONFIG_NAME, ROOT_FILES, candidates, folders, inside, is_inside_file
 from kbuild.sources.texts import Texts
@@ -28,14 +28,14 @@ Runner = Callable[..., process.Completed]
 class Project:
     """An opened project. `config` is None where `build.toml` has errors; `report` has every finding.
 
-    `tracked` are the files that git knows of those that matter, relative to the root; None outside of git.
+    `git` is None outside of a git work tree.
     """
 
     root: Path
     source: Source | None
     config: Config | None
     report: Report
-    tracked: frozenset[str] | None
+    git: GitState | None
 
     @classmethod
     def open(
@@ -50,11 +50,11 @@ class Project:
         report = Report()
         source = _read_source(root, report)
         config = None if source is None else _read_config(source, report, migrate=migrate)
-        tracked = None if config is None else _ask_git(root, config, report, runner)
-        project = cls(root=root, source=source, config=config, report=report, tracked=tracked)
+        git = None if config is None else _ask_git(root, config, report, runner)
+        project = cls(root=root, source=source, config=config, report=report, git=git)
         if source is not None and config is not None:
             texts = Texts(root)
-            Layout(texts=texts, source=source, config=config, tracked=tracked, report=report).check()
+            Layout(texts=texts, source=source, config=config, git=git, report=report).check()
             files = frozenset(project.present_files())
             check_sources(Tree(config=config, source=source, files=files, texts=texts, report=report))
         return replace(project, report=suppress(root, report))
@@ -75,7 +75,7 @@ class Project:
         the flake; only what git tracks where the project lies in a git work tree.
         """
         found = self.present_files()
-        return found if self.tracked is None else tuple(path for path in found if path in self.tracked)
+        return found if self.git is None else tuple(path for path in found if path in self.git.tracked)
 
     def present_files(self) -> tuple[str, ...]:
         """What a build would see if git tracked everything; source rules look at these."""
@@ -198,22 +198,33 @@ def _read_old(edition: int, source: Source, report: Report) -> Config | None:
     return None
 
 
-def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> frozenset[str] | None:
-    """What git tracks of the files that matter, in one call; None where git has no say."""
+def _present(root: Path, config: Config) -> tuple[str, ...]:
+    return tuple(sorted({path for path in candidates(root, config) if is_inside_file(root, path)}))
+
+
+def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> GitState | None:
+    """What git says of the files that matter, in one call where all is well; None where git has no say."""
+    environment = {**os.environ, "LC_ALL": "C"}
     listed = [path for path in map(inside, config.listed_files) if path is not None]
     paths = dict.fromkeys([*ROOT_FILES, *folders(config), *listed])
     argv = ["git", "--literal-pathspecs", "ls-files", "-z", "--cached", "--", *paths]
     try:
-        result = runner(argv, cwd=root, env={**os.environ, "LC_ALL": "C"})
+        result = runner(argv, cwd=root, env=environment)
     except FileNotFoundError:
         return None
-    if result.ok:
-        return frozenset(path for path in result.stdout.split("\0") if path)
-    if "not a git repository" not in result.stderr:
-        report.warning(
-            "git-failed",
-            f"git cannot say which files it tracks: {result.stderr.strip() or result.returncode}",
-            Span(path=CONFIG_NAME),
-            hint="all files are taken to be visible to the build",
-        )
-    return None
+    if not result.ok:
+        if "not a git repository" not in result.stderr:
+            report.warning(
+                "git-failed",
+                f"git cannot say which files it tracks: {result.stderr.strip() or result.returncode}",
+                Span(path=CONFIG_NAME),
+                hint="all files are taken to be visible to the build",
+            )
+        return None
+    tracked = frozenset(path for path in result.stdout.split("\0") if path)
+    untracked = [path for path in _present(root, config) if path not in tracked]
+    if not tracked or not untracked:
+        return GitState(tracked=tracked)
+    argv = ["git", "check-ignore", "-z", "--stdin"]
+    ignored = runner(argv, cwd=root, env=environment, stdin="\0".join(untracked)).stdout
+    return GitState(tracked=tracked, ignored=frozenset(path for path in ignored.split("\0") if path))

@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from kbuild.config.model import CpuKernel, CudaKernel, Dependency, Kernel, TorchNoarch
+from kbuild.config.model import CpuKernel, CudaKernel, Dependency, Kernel, Torch, TorchNoarch
 from kbuild.diagnostics import Span
 from kbuild.lints.python_rules import Module
 from kbuild.lints.tree import Tree
@@ -19,6 +19,9 @@ from kbuild.text import did_you_mean
 _EXPANDED = "TORCH_EXTENSION_NAME"
 _TORCH_HEADER = re.compile(r"(?:torch|ATen|c10)/|Python\.h$|pybind11/")
 _WHOLE_TORCH = ("torch/all.h", "torch/torch.h", "torch/extension.h")
+_STABLE_HEADER = re.compile(
+    r"Python\.h$|torch/csrc/stable/|torch/headeronly/|torch/csrc/inductor/aoti_torch/c/"
+)
 _CUTLASS_HEADER = re.compile(r"(?:cutlass|cute)/")
 
 
@@ -31,15 +34,22 @@ def check_cxx(tree: Tree, modules: Iterable[Module]) -> None:
         _forbidden(tree, part)
     framework = tree.config.framework
     everything: dict[tuple[str, int], tuple[str, Include]] = {}
+    stable: dict[tuple[str, int], tuple[str, Include]] = {}
     if not isinstance(framework, TorchNoarch):
         _operations(tree, tuple(found.values()), tuple(modules))
-        everything |= _by_place(_reached(tree, framework.src, framework.include))
+        reached = _by_place(_reached(tree, framework.src, framework.include))
+        everything |= reached
+        if tree.config.kernels and all(_is_stable(tree, kernel) for kernel in tree.config.kernels):
+            stable |= reached
     for kernel in tree.config.kernels:
-        reached = _reached(tree, kernel.src, kernel.include)
-        everything |= _by_place(reached)
-        _headers_and_depends(tree, kernel, reached)
+        reached = _by_place(_reached(tree, kernel.src, kernel.include))
+        everything |= reached
+        if _is_stable(tree, kernel):
+            stable |= reached
+        _headers_and_depends(tree, kernel, list(reached.values()))
     _extension_headers(tree, list(everything.values()))
     _whole_torch(tree, list(everything.values()))
+    _stable_headers(tree, list(stable.values()))
 
 
 def _namespaces(tree: Tree, part: Bindings) -> None:
@@ -288,6 +298,24 @@ def _whole_torch(tree: Tree, reached: list[tuple[str, Include]]) -> None:
                 "minutes, where the same kernel without it takes seconds",
                 _include_span(path, include),
                 hint="pass plain pointers from the bindings, or include <ATen/core/Tensor.h> and what you use",
+            )
+
+
+def _is_stable(tree: Tree, kernel: Kernel) -> bool:
+    framework = tree.config.framework
+    return isinstance(framework, Torch) and framework.stable_abi(kernel.backend) is not None
+
+
+def _stable_headers(tree: Tree, reached: list[tuple[str, Include]]) -> None:
+    """A build for the stable ABI sees only what is stable; what stands under a condition may be for other builds."""
+    for path, include in reached:
+        unstable = _TORCH_HEADER.match(include.target) and not _STABLE_HEADER.match(include.target)
+        if unstable and not include.conditional:
+            tree.report.error(
+                "unstable-header",
+                f"{include.target} is not of PyTorch's stable ABI, which torch.stable-abi asks for",
+                _include_span(path, include),
+                hint="include <torch/csrc/stable/...> and <torch/headeronly/...>, or remove torch.stable-abi",
             )
 
 

@@ -61,7 +61,7 @@ class Module:
 
 def check_python(tree: Tree) -> tuple[Module, ...]:
     """Run every rule; the parsed modules are for rules that compare Python with C++."""
-    modules = tuple(_parse(tree))
+    modules = tuple(_parse(tree, tree.package))
     loaded = _loaded_with_the_package(tree, modules)
     for module in modules:
         _floor(tree, module)
@@ -70,11 +70,12 @@ def check_python(tree: Tree) -> tuple[Module, ...]:
         _prefix_is_not_wrapped(tree, module)
     _layers(tree, modules)
     _exports(tree, modules)
+    _tests(tree)
     return modules
 
 
-def _parse(tree: Tree) -> Iterator[Module]:
-    for path in tree.below(tree.package, ".py"):
+def _parse(tree: Tree, folder: str) -> Iterator[Module]:
+    for path in tree.below(folder, ".py"):
         try:
             parsed = ast.parse(tree.text(path), path)
         except SyntaxError as error:
@@ -334,6 +335,21 @@ def _exports(tree: Tree, modules: tuple[Module, ...]) -> None:
             Span(path=init.path),
             hint="add to __init__.py: from . import layers",
         )
+
+
+def _tests(tree: Tree) -> None:
+    """Tests that import the package by name test what lies in the folder, not what users load."""
+    name = tree.config.general.python_name
+    for module in _parse(tree, "tests"):
+        for entry in imports(module.path, module.tree):
+            if not entry.level and entry.top == name and entry.guard in (Guard.NONE, Guard.FUNCTION):
+                tree.report.warning(
+                    "direct-test-import",
+                    f"the test imports {entry.module} and not what the loader loads",
+                    entry.span,
+                    hint=f'{name} = kernels.get_kernel("org/{tree.config.general.name}", version=...)',
+                )
+                break
 
 
 def _assigns_all(node: ast.stmt) -> bool:

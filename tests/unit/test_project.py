@@ -115,6 +115,24 @@ def test_git_hides_what_it_does_not_track(base_project: Path) -> None:
     assert {*BASE_FILES, "benchmarks/bench.py"} < set(project.visible_files())
 
 
+def test_ignored_files_and_submodules_have_their_own_way_out(base_project: Path) -> None:
+    git(base_project, "init", "-q")
+    git(base_project / "cuda", "init", "-q")
+    (base_project / ".gitignore").write_text("norm.cpp\n_version.py\ncuda\n")
+    (base_project / "torch-ext" / "rms_norm" / "_version.py").write_text("")
+    git(base_project, "add", "build.toml", "CARD.md", "torch-ext", "tests", ".gitignore")
+    found = {(d.severity.value, d.span.path, d.hint) for d in Project.open(base_project).report}
+    assert found == {
+        ("error", "build.toml", "git add -f cpu/norm.cpp (.gitignore leaves it out)"),
+        ("error", "build.toml", "copy the files that the build needs into the project"),
+        (
+            "warning",
+            "torch-ext/rms_norm/_version.py",
+            "git add -f torch-ext/rms_norm/_version.py (.gitignore leaves it out)",
+        ),
+    }
+
+
 def test_a_project_that_git_knows_nothing_of(base_project: Path) -> None:
     git(base_project, "init", "-q")
     assert codes(Project.open(base_project)) == ["untracked-project"]
