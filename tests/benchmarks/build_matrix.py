@@ -1,6 +1,7 @@
 """What kbuild's way of building a matrix of variants costs, beside the usual way, and what the first steps cost.
 
     python tests/benchmarks/build_matrix.py          measure, write build_matrix.json and build_matrix.md
+    python tests/benchmarks/build_matrix.py fetch    measure one part anew, keep the others
     python tests/benchmarks/build_matrix.py render   write build_matrix.md anew from build_matrix.json
 
 Needs Nix, ninja and g++, the pinned trees in the default store (`kbuild lock fetch`), and a package index for the
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import heavy_kernel, plain_ninja
 from benchmarks.costs import Cost, load, measure
+from benchmarks.counting_proxy import counting_proxy
 
 HERE = Path(__file__).parent
 RESULT = HERE / "build_matrix.json"
@@ -63,46 +65,39 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """What the fetcher received for some trees; `interfaces` is all that this machine received meanwhile."""
+    """Bytes: `fetched` by kbuild's own count, `received` by the proxy that it and pip went through."""
 
     what: str
     trees: int
+    fetched: int
     received: int
-    interfaces: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
-    """Wall seconds of a whole process, sorted."""
+    """Wall seconds of a whole process, sorted; `cpu` the median of its processor time."""
 
     command: str
     seconds: list[float]
+    cpu: float
 
 
-def measure_all(work: Path, jobs: int) -> dict[str, object]:
-    """Everything, in one run."""
-    started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+def measure_builds(work: Path, jobs: int) -> dict[str, object]:
+    """Both ways to build, in one run."""
     base = base_store(work)
-    result: dict[str, object] = {
-        "version": 1,
-        "measured": started,
-        "machine": machine(jobs),
-        "witness": asdict(witness(work, base)),
-    }
     comparisons: list[dict[str, Any]] = []
-    for copy, selection in ((copy_relu, "cu130"), (copy_relu, "all"), (heavy_kernel.write, "cu130")):
-        folder = work / f"{len(comparisons)}"
+    seen = witness(work, base)
+    for number, (copy, selection) in enumerate(
+        ((copy_relu, "cu130"), (copy_relu, "all"), (heavy_kernel.write, "cu130"))
+    ):
+        folder = work / f"{number}"
         folder.mkdir()
         project = folder / "project"
         copy(project)
         comparisons.append(asdict(compare(project, selection, base, folder, jobs)))
-        print(comparisons[-1], file=sys.stderr)
-    result["comparisons"] = comparisons
-    result["start_up"] = [asdict(entry) for entry in start_up(work)]
-    result["fetch"] = [asdict(entry) for entry in fetches(work)]
-    return result
+        print(json.dumps(comparisons[-1]), file=sys.stderr)
+    return {"witness": asdict(seen), "comparisons": comparisons}
 
 
 def machine(jobs: int) -> dict[str, object]:
@@ -114,6 +109,8 @@ def machine(jobs: int) -> dict[str, object]:
     )
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
     return {
+        "measured": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "load": load(),
         "processor": model,
         "cores": os.cpu_count(),
         "jobs": jobs,
@@ -222,14 +219,18 @@ def start_up(work: Path, runs: int = 15) -> Iterable[StartUp]:
     """Commands that a person waits for, as whole processes."""
     program = str(Path(sys.executable).with_name("kbuild"))
     for words in (["--help"], ["check", str(RELU)]):
-        costs = [measure([program, *words], work / "start.log").cost.wall for _ in range(runs + 1)]
-        shown = " ".join(["kbuild", *words]).replace(str(RELU), "example_kernels/relu")
         # The first one fills the disk cache.
-        yield StartUp(command=shown, seconds=sorted(costs[1:]))
+        costs = [measure([program, *words], work / "start.log").cost for _ in range(runs + 1)][1:]
+        yield StartUp(
+            command=" ".join(["kbuild", *words]).replace(str(RELU), "example_kernels/relu"),
+            seconds=sorted(cost.wall for cost in costs),
+            cpu=statistics.median(cost.cpu for cost in costs),
+        )
 
 
 def fetches(work: Path) -> Iterable[Fetch]:
     """What a machine with an empty store and cache receives: the first CUDA variant, then each further PyTorch."""
+    only_the_index()
     store = Store(options=("--store", str(work / "empty-store")))
     matrix = data_json("matrix.json")
     first = "2.13"
@@ -239,48 +240,56 @@ def fetches(work: Path) -> Iterable[Fetch]:
     ]
     steps += [("CUDA 13.2", matrix["toolkits"]["cu132"]["trees"])]
     for what, keys in steps:
-        before = _received()
-        fetched = ensure(keys, nix=store, cache=work / "empty-cache")
-        yield Fetch(
-            what=what,
-            trees=len(keys),
-            received=fetched.bytes_received,
-            interfaces=_received() - before,
-            seconds=fetched.seconds,
-        )
+        with counting_proxy() as proxy:
+            fetched = ensure(keys, nix=store, cache=work / "empty-cache")
+            yield Fetch(
+                what=what,
+                trees=len(keys),
+                fetched=fetched.bytes_received,
+                received=proxy.received,
+                seconds=fetched.seconds,
+            )
 
 
-def _received() -> int:
-    """Bytes that the network interfaces other than loopback have received (proc_net_dev(5))."""
-    lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
-    counters = (line.split(":", 1) for line in lines)
-    return sum(int(values.split()[0]) for name, values in counters if name.strip() != "lo")
+def only_the_index() -> None:
+    """Let pip see the package index alone: no local folder with wheels, no cache, for the rest of this process."""
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    index = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if index and "PIP_INDEX_URL" not in os.environ:
+        os.environ["PIP_INDEX_URL"] = index
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        os.environ.pop(name, None)
+    os.environ.update(PIP_CONFIG_FILE=os.devnull, PIP_NO_CACHE_DIR="1")
 
 
 def render(result: Any) -> str:
     """The report, from the JSON alone."""
-    here = result["machine"]
+    builds, starts, fetch = result["builds"], result["start-up"], result["fetch"]
+    comparisons = builds["comparisons"]
     return REPORT.format(
-        machine=f"{here['processor']}, {here['cores']} cores, -j{here['jobs']}, {here['compiler']}, "
-        f"Nix {here['nix']}, kbuild {here['kbuild']}",
-        measured=result["measured"],
-        witness=result["witness"],
-        disagreement=max(abs(cost["cpu"] / cost["cgroup"] - 1) for cost in _costs(result) if cost["cgroup"]),
-        builds="\n".join(_build_row(entry, step) for entry in result["comparisons"] for step in STEPS),
+        **{
+            f"{name}_on": _on(part)
+            for name, part in (("builds", builds), ("starts", starts), ("fetch", fetch))
+        },
+        witness=builds["witness"],
+        disagreement=max(
+            abs(cost["cpu"] / cost["cgroup"] - 1) for cost in _costs(comparisons) if cost["cgroup"]
+        ),
+        builds="\n".join(_build_row(entry, step) for entry in comparisons for step in STEPS),
         loads="; ".join(
             f"{entry['project']} {entry['selection']} {entry['load'][0][0]} and {entry['load'][1][0]}"
-            for entry in result["comparisons"]
+            for entry in comparisons
         ),
-        verdicts="\n".join(_verdict(entry) for entry in result["comparisons"]),
+        verdicts="\n".join(_verdict(entry) for entry in comparisons),
         fetches="\n".join(
             f"| {entry['what']} | {entry['trees']} | {entry['received'] / 1e6:.1f} "
-            f"| {entry['interfaces'] / 1e6:.1f} | {entry['seconds']:.0f} |"
-            for entry in result["fetch"]
+            f"| {entry['fetched'] / 1e6:.1f} | {entry['seconds']:.0f} |"
+            for entry in fetch["steps"]
         ),
         starts="\n".join(
             f"| `{entry['command']}` | {statistics.median(entry['seconds']):.3f} | {entry['seconds'][0]:.3f} "
-            f"| {entry['seconds'][-1]:.3f} | {len(entry['seconds'])} |"
-            for entry in result["start_up"]
+            f"| {entry['seconds'][-1]:.3f} | {entry['cpu']:.3f} | {len(entry['seconds'])} |"
+            for entry in starts["commands"]
         ),
     )
 
@@ -290,7 +299,7 @@ STEPS = {"build": "from nothing", "again": "nothing changed", "edited": "one .cu
 REPORT = """\
 # Building a matrix of variants: kbuild beside one ninja a variant
 
-{machine}; {measured}; one run.
+{builds_on}. One run.
 
 | project | variants | step | kbuild CPU s | ninja CPU s | ratio | kbuild wall s | ninja wall s | others CPU s |
 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -313,10 +322,11 @@ REPORT = """\
 
 ## Bytes that a machine with nothing receives
 
-Counted by the fetcher; beside it everything that the network interfaces received meanwhile (pip's look-ups, and other
-programs of the machine).
+An empty store, an empty cache, and pip with the package index alone. Received is what came back through a proxy that
+all went through, pip's look-ups and TLS included; fetched is the fetcher's own count of wheel bytes.
+{fetch_on}.
 
-| what | trees | MB fetched | MB at the interfaces | s |
+| what | trees | MB received | MB fetched | s |
 | --- | ---: | ---: | ---: | ---: |
 {fetches}
 
@@ -324,8 +334,10 @@ Aims: at most 250 MB for the first CUDA variant, at most 40 MB for each further 
 
 ## Start-up, whole processes
 
-| command | median s | least | most | runs |
-| --- | ---: | ---: | ---: | ---: |
+{starts_on}.
+
+| command | median s | least | most | median CPU s | runs |
+| --- | ---: | ---: | ---: | ---: | ---: |
 {starts}
 
 Aims: 0.15 s for `--help`, 0.3 s for `check`.
@@ -334,11 +346,19 @@ Written by `tests/benchmarks/build_matrix.py`.
 """
 
 
-def _costs(result: Any) -> Iterable[Any]:
-    for entry in result["comparisons"]:
+def _costs(comparisons: Any) -> Iterable[Any]:
+    for entry in comparisons:
         for side in ("kbuild", "ninja"):
             # The kernel's clock ticks show in what takes less than a second.
             yield from (cost for cost in entry[side].values() if cost["cpu"] > 1)
+
+
+def _on(part: Any) -> str:
+    here = part["conditions"]
+    return (
+        f"{here['processor']}, {here['cores']} cores, -j{here['jobs']}, {here['compiler']}, Nix {here['nix']}, "
+        f"kbuild {here['kbuild']}, {here['measured']}, load {here['load'][0]} at the start"
+    )
 
 
 def _build_row(entry: Any, step: str) -> str:
@@ -370,18 +390,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("measure", "render"), default="measure")
+    parts = ("builds", "start-up", "fetch")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"any of {', '.join(parts)}, render; default: all"
+    )
     parser.add_argument("--jobs", type=int, default=host.jobs())
     arguments = parser.parse_args()
-    if arguments.what == "measure":
-        with tempfile.TemporaryDirectory(prefix="kbuild-benchmark-") as folder:
-            try:
-                result = measure_all(Path(folder), arguments.jobs)
-            finally:
-                # A Nix store is read-only, folders included.
-                subprocess.run(["chmod", "-R", "u+w", folder], check=True)
-        RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    text = render(json.loads(RESULT.read_text(encoding="utf-8")))
+    wanted = arguments.parts or parts
+    if unknown := [part for part in wanted if part not in (*parts, "render")]:
+        parser.error(f"no part is called {unknown[0]}")
+    result: dict[str, Any] = (
+        json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {"version": 1}
+    )
+    with tempfile.TemporaryDirectory(prefix="kbuild-benchmark-") as folder:
+        work = Path(folder)
+        os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+        try:
+            for part in wanted:
+                if part == "render":
+                    continue
+                conditions = machine(arguments.jobs)
+                match part:
+                    case "builds":
+                        result[part] = measure_builds(work, arguments.jobs)
+                    case "start-up":
+                        result[part] = {"commands": [asdict(entry) for entry in start_up(work)]}
+                    case "fetch":
+                        result[part] = {"steps": [asdict(entry) for entry in fetches(work)]}
+                result[part] |= {"conditions": conditions}
+                RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        finally:
+            # A Nix store is read-only, folders included.
+            subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+    if absent := [part for part in parts if part not in result]:
+        print(f"no report yet: {', '.join(absent)} not measured", file=sys.stderr)
+        return
+    text = render(result)
     RESULT.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import kbuild
 from benchmarks.costs import Cost, measure
+
+import kbuild
 from kbuild import host, nixcmd
 from kbuild.project import Project
 from kbuild.workspace import workspace
