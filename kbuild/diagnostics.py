@@ -31,14 +31,28 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Replace the characters from offset `start` to `end` of a file by `text`."""
+
+    path: str
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """The user's file is wrong here. `code` is a stable kebab-case name; `hint` is the way out."""
+    """The user's file is wrong here. `code` is a stable kebab-case name; `hint` is the way out.
+
+    `fix` is that way as edits, where it is safe to take without asking.
+    """
 
     code: str
     message: str
     span: Span
     severity: Severity = Severity.ERROR
     hint: str | None = None
+    fix: tuple[Edit, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -71,14 +85,24 @@ class Report:
     def add(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
 
-    def error(self, code: str, message: str, span: Span, *, hint: str | None = None) -> None:
-        self.add(Diagnostic(code=code, message=message, span=span, hint=hint))
+    def error(
+        self, code: str, message: str, span: Span, *, hint: str | None = None, fix: tuple[Edit, ...] = ()
+    ) -> None:
+        self.add(Diagnostic(code=code, message=message, span=span, hint=hint, fix=fix))
 
-    def warning(self, code: str, message: str, span: Span, *, hint: str | None = None) -> None:
-        self.add(Diagnostic(code=code, message=message, span=span, severity=Severity.WARNING, hint=hint))
+    def warning(
+        self, code: str, message: str, span: Span, *, hint: str | None = None, fix: tuple[Edit, ...] = ()
+    ) -> None:
+        self.add(
+            Diagnostic(code=code, message=message, span=span, severity=Severity.WARNING, hint=hint, fix=fix)
+        )
 
-    def note(self, code: str, message: str, span: Span, *, hint: str | None = None) -> None:
-        self.add(Diagnostic(code=code, message=message, span=span, severity=Severity.NOTE, hint=hint))
+    def note(
+        self, code: str, message: str, span: Span, *, hint: str | None = None, fix: tuple[Edit, ...] = ()
+    ) -> None:
+        self.add(
+            Diagnostic(code=code, message=message, span=span, severity=Severity.NOTE, hint=hint, fix=fix)
+        )
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics.extend(diagnostics)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from kbuild.config.edits import append_entry
 from kbuild.config.model import Config, TorchNoarch
 from kbuild.config.source import Source
 from kbuild.diagnostics import Report, Span
@@ -213,21 +214,24 @@ class Layout:
 
     def _headers_are_listed(self, listed: set[str]) -> None:
         framework = self.config.framework
-        sections: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        sections: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = []
         if not isinstance(framework, TorchNoarch):
-            sections.append((framework.src, framework.include))
-        sections += [(kernel.src, kernel.include) for kernel in self.config.kernels]
+            sections.append(((framework.key, "src"), framework.src, framework.include))
+        sections += [
+            (("kernel", kernel.id, "src"), kernel.src, kernel.include) for kernel in self.config.kernels
+        ]
         scanner = _HeaderScan(texts=self.texts, listed=listed)
-        for src, include in sections:
+        for where, src, include in sections:
             folders = [path for path in map(inside, include) if path is not None]
-            scanner.section([path for path in map(inside, src) if path in listed], folders)
+            scanner.section(where, [path for path in map(inside, src) if path in listed], folders)
         for finding in scanner.findings.values():
             add = self.report.warning if finding.conditional else self.report.error
             add(
                 "unlisted-header",
                 f"{finding.header} is included{finding.chain} but is in no src: a build does not see it",
                 finding.span,
-                hint=f'add "{finding.header}" to the src of the section that needs it',
+                hint=f'add "{finding.header}" to {".".join(finding.where)}',
+                fix=() if finding.conditional else append_entry(self.source, finding.where, finding.header),
             )
 
     def _is_tracked(self, existing: list[Listed]) -> None:
@@ -283,6 +287,7 @@ class Layout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnlistedHeader:
     header: str
+    where: tuple[str, ...]
     span: Span
     chain: str
     conditional: bool
@@ -296,7 +301,8 @@ class _HeaderScan:
         self._texts = texts
         self._listed = listed
 
-    def section(self, sources: Iterable[str], folders: list[str]) -> None:
+    def section(self, where: tuple[str, ...], sources: Iterable[str], folders: list[str]) -> None:
+        """Follow the includes of the section whose `src` stands at `where`."""
         # path -> (how it was reached, whether only under a condition)
         reached: dict[str, tuple[str, bool]] = dict.fromkeys(sources, ("", False))
         queue = list(reached)
@@ -313,6 +319,7 @@ class _HeaderScan:
                     if known is None or (known.conditional and not maybe):
                         self.findings[target] = _UnlistedHeader(
                             header=target,
+                            where=where,
                             span=Span(
                                 path=path,
                                 line=include.line,

@@ -6,6 +6,8 @@ import click
 
 from kbuild import __version__
 from kbuild.cli import COMMANDS
+from kbuild.cli.writing import replace_text
+from kbuild.config.edits import apply_edits
 from kbuild.diagnostics import Report, Severity
 from kbuild.errors import ExitCode
 from kbuild.project import Project
@@ -24,8 +26,9 @@ from kbuild.renderers import Format, render
     help="Output format.",
 )
 @click.option("--json", "form", flag_value=Format.JSON.value, help="The same as --format json.")
+@click.option("--fix", is_flag=True, help="Mend in build.toml what is safe to mend without asking.")
 @click.pass_context
-def check(ctx: click.Context, path: Path | None, strict: bool, form: str) -> None:
+def check(ctx: click.Context, path: Path | None, strict: bool, form: str, fix: bool) -> None:
     """Validate build.toml, layout and sources of the project at PATH.
 
     PATH is the project folder or its build.toml; without it the current folder and its parents are searched.
@@ -33,6 +36,8 @@ def check(ctx: click.Context, path: Path | None, strict: bool, form: str) -> Non
     finding.
     """
     project = Project.open(path, migrate="migrate" in COMMANDS)
+    if fix:
+        project = _mended(project)
     report = project.report
     text = render(report, Format(form), root=project.root, rules=_rules(report, form), version=__version__)
     if text:
@@ -41,6 +46,19 @@ def check(ctx: click.Context, path: Path | None, strict: bool, form: str) -> Non
     failing = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
     failed = any(diagnostic.severity in failing for diagnostic in report)
     ctx.exit(ExitCode.FINDINGS if failed else ExitCode.OK)
+
+
+def _mended(project: Project) -> Project:
+    """Apply every safe fix, as often as mending one thing shows the next; the project as it is then."""
+    for _ in range(10):
+        edits = tuple(edit for diagnostic in project.report for edit in diagnostic.fix)
+        if not edits or project.source is None:
+            break
+        text = apply_edits(project.source.text, edits)
+        replace_text(project.root / project.source.path, text)
+        click.echo(f"mended {project.source.path} in {len(set(edits))} places", err=True)
+        project = Project.open(project.root, migrate="migrate" in COMMANDS)
+    return project
 
 
 def _rules(report: Report, form: str) -> dict[str, str]:

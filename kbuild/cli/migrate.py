@@ -2,12 +2,11 @@
 
 import difflib
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import click
 
+from kbuild.cli.writing import replace_text
 from kbuild.config.migrate import Answers, Migration, migrate
 from kbuild.config.model import CURRENT_EDITION
 from kbuild.errors import ExitCode
@@ -47,7 +46,7 @@ def command(
     elif show_diff:
         click.echo(_diff(source.text, result), nl=False)
     if changed and not show_diff and not only_check:
-        _write(find_root(path) / CONFIG_NAME, result.text)
+        replace_text(find_root(path) / CONFIG_NAME, result.text)
     click.echo(_story(result, changed, wrote=not show_diff and not only_check), err=True)
     ctx.exit(ExitCode.FINDINGS if only_check and changed else ExitCode.OK)
 
@@ -69,17 +68,3 @@ def _diff(before: str, result: Migration) -> str:
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, so that an interruption leaves the old one whole."""
-    target = path.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{CONFIG_NAME}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        Path(name).chmod(target.stat().st_mode & 0o7777)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kbuild.config.edits import remove_entry
 from kbuild.config.model import Config, CudaKernel, RocmKernel, TorchNoarch, XpuKernel
 from kbuild.config.source import Path, Source
 from kbuild.diagnostics import Report, Severity
@@ -11,13 +12,14 @@ from kbuild.diagnostics import Report, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagRule:
-    """`pattern` must match the whole flag."""
+    """`pattern` must match the whole flag; an `idle` one does nothing, so that it can go without asking."""
 
     code: str
     pattern: str
     why: str
     hint: str
     severity: Severity = Severity.ERROR
+    idle: bool = False
 
 
 FLAG_RULES = (
@@ -59,6 +61,7 @@ FLAG_RULES = (
         why="is for the linker and does nothing here",
         hint="remove it: a kernel links to PyTorch, its CUDA libraries and the C++ runtime only",
         severity=Severity.WARNING,
+        idle=True,
     ),
     FlagRule(
         code="include-flag",
@@ -75,7 +78,8 @@ def check_flags(config: Config, source: Source, report: Report) -> None:
         for rule in FLAG_RULES:
             if re.fullmatch(rule.pattern, flag) is not None:
                 add = report.error if rule.severity is Severity.ERROR else report.warning
-                add(rule.code, f"{flag!r} {rule.why}", source.value(*path), hint=rule.hint)
+                fix = remove_entry(source, path[:-1], int(path[-1])) if rule.idle else ()
+                add(rule.code, f"{flag!r} {rule.why}", source.value(*path), hint=rule.hint, fix=fix)
 
 
 def _flags(config: Config) -> Iterator[tuple[Path, str]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from kbuild.config.archs import CudaArchs
 from kbuild.config.dependencies import PythonDepends
+from kbuild.config.edits import remove_entry
 from kbuild.config.flags import check_flags
 from kbuild.config.model import Backend, Config, CudaKernel, KernelDependency, Torch, TorchNoarch
 from kbuild.config.source import Path, Source
@@ -162,6 +163,7 @@ def _entries_are_not_repeated(config: Config, source: Source, report: Report) ->
                     f"{entry!r} is listed twice in {'.'.join(map(str, path))}",
                     source.value(*path, index),
                     hint="remove one of the two",
+                    fix=remove_entry(source, path, index),
                 )
 
 

@@ -5,6 +5,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
+from kbuild.config.edits import append_entry, remove_entry
 from kbuild.config.model import CpuKernel, CudaKernel, Dependency, Kernel, Torch, TorchNoarch
 from kbuild.diagnostics import Span
 from kbuild.lints.python_rules import Module
@@ -265,6 +266,7 @@ def _headers_and_depends(tree: Tree, kernel: Kernel, reached: list[tuple[str, In
             "compiled once per toolkit and not once per PyTorch",
             tree.source.value(*where, kernel.depends.index(Dependency.TORCH)),
             hint='take "torch" out of depends',
+            fix=remove_entry(tree.source, where, kernel.depends.index(Dependency.TORCH)),
         )
     sure = next(((path, include) for path, include in torch if not include.conditional), None)
     if sure is not None and not depends:
@@ -273,6 +275,7 @@ def _headers_and_depends(tree: Tree, kernel: Kernel, reached: list[tuple[str, In
             f"kernel {kernel.id!r} includes {sure[1].target} and does not depend on torch",
             _include_span(*sure),
             hint=f'add "torch" to kernel.{kernel.id}.depends',
+            fix=append_entry(tree.source, where, "torch"),
         )
     cutlass = [(path, include) for path, include in reached if _CUTLASS_HEADER.match(include.target)]
     sure = next(((path, include) for path, include in cutlass if not include.conditional), None)

@@ -62,6 +62,26 @@ def test_formats_for_machines(base_project: Path, form: str, start: str) -> None
     assert (result.returncode, result.stdout.startswith(start)) == (1, True)
 
 
+def test_fix_mends_what_is_safe(base_project: Path) -> None:
+    config = base_project / "build.toml"
+    text = config.read_text()
+    text = text.replace('["cuda/norm.cu", "cuda/norm.cuh"]', '["cuda/norm.cu", "cuda/norm.cu"] # mine')
+    text = text.replace("depends = []", 'depends = ["torch"]').replace(
+        'depends = ["torch"]', "depends = []", 1
+    )
+    config.write_text(text)
+    (base_project / "cuda" / "norm.cuh").write_text('#include "deep.cuh"\n')
+    (base_project / "cuda" / "deep.cuh").write_text("")
+    assert kbuild("check", base_project).returncode == 1
+    result = kbuild("check", "--strict", "--fix", base_project)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "mended build.toml in" in result.stderr
+    assert config.read_text().endswith(
+        'depends = []\nsrc = ["cuda/norm.cuh", "cuda/deep.cuh", "cuda/norm.cu"] # mine\n'
+    )
+    assert 'depends = ["torch"]\nsrc = ["cpu/norm.cpp"]' in config.read_text()
+
+
 def test_no_project_is_a_usage_error(tmp_path: Path) -> None:
     result = kbuild("check", tmp_path)
     assert result.returncode == 2
