@@ -236,9 +236,13 @@ def test_spans_join_over_small_gaps_and_stay_short() -> None:
 
 @dataclass(kw_only=True)
 class Served:
-    """Files by path. `ranges` off answers everything whole; `cut_after` closes connections early, that many times."""
+    """Files by path. `ranges` off answers everything whole; `cut_after` closes connections early, that many times.
+
+    A path that ends in a slash is a page of a package index. `sent` counts the bytes of bodies.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
+    sent: int = 0
     ranges: bool = True
     cut_after: int | None = None
     cuts: int = 0
@@ -269,14 +273,24 @@ def serving(served: Served) -> Iterator[Served]:
                 self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
             else:
                 self.send_response(200)
+            if self.path.endswith("/"):
+                self.send_header("Content-Type", "text/html")
+            if served.ranges:
+                self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            if self.command == "HEAD":
+                return
+            with lock:
+                served.sent += len(body)
             if cut is not None and len(body) > cut:
                 self.wfile.write(body[:cut])
                 self.wfile.flush()
                 self.close_connection = True
                 return
             self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
@@ -590,6 +604,23 @@ class TestIndex:
     def test_pip_names_the_pinned_file(self, folder: Path) -> None:
         wheel = self.put(folder)
         assert index.locate([wheel]) == {wheel: (folder / wheel.file).as_uri()}
+
+    @pytest.mark.parametrize("ranges", [True, False])
+    def test_an_address_costs_no_download(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, ranges: bool
+    ) -> None:
+        wheel = self.put(folder, extra=NOISE)
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.delenv("PIP_FIND_LINKS")
+        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        # A plain index: no metadata beside the wheel.
+        page = f'<a href="/{wheel.file}#sha256={wheel.sha256}">{wheel.file}</a>'.encode()
+        files = {"/simple/demo/": page, f"/{wheel.file}": (folder / wheel.file).read_bytes()}
+        with serving(Served(files=files, ranges=ranges)) as served:
+            monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple")
+            assert index.locate([wheel]) == {wheel: f"{served.url}/{wheel.file}"}
+        # Where the server knows no ranges, there is no way around it.
+        assert (served.sent < wheel.size / 4) == ranges
 
     def test_a_local_version_does_not_stand_for_the_pinned_one(self, folder: Path) -> None:
         wheel = self.put(folder)
