@@ -137,14 +137,14 @@ def run(
 
         argv = [here.python, "-m", "kbuild.harness", str(report), repo, wanted, *map(str, files)]
         done = runner(argv, cwd=root, env=environment, on_stderr_line=keep)
-        if not report.is_file():
+        if not done.ok:
             raise BuildError(
                 f"the benchmarks ended early, with status {done.returncode}:\n" + "\n".join(lines[-20:]),
                 hint=_NEEDED if any("No module named" in line for line in lines) else None,
             )
+        if not report.is_file():
+            raise UsageError(f"no operation has {wanted!r} in its name")
         measured = json.loads(report.read_text(encoding="utf-8"))
-    if not measured["results"]:
-        raise UsageError(f"no operation has {wanted!r} in its name")
     return {"version": 1, "project": project, **measured}
 
 

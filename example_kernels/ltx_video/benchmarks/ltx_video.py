@@ -34,6 +34,11 @@ def liger_geglu():
     return lambda x: LigerGELUMulFunction.apply(*x.chunk(2, dim=-1)[::-1])
 
 
+def bf16_rms_norm(x, weight):
+    """The short formula, whose mean of squares is rounded as it goes."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
+
+
 def liger_rms_norm():
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
@@ -53,7 +58,7 @@ def operations(kernel, reference):
         ours=kernel.rms_norm,
         eager=reference.eager_rms_norm,
         best=lambda x, weight: F.rms_norm(x, weight.shape, weight, EPS),
-        peers={"Liger": liger_rms_norm},
+        peers={"eager, all bf16": lambda: bf16_rms_norm, "Liger": liger_rms_norm},
     )
     yield Operation(
         name="AdaLN",

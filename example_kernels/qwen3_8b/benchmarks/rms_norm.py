@@ -1,5 +1,6 @@
 """RMSNorm at the sizes of Qwen3-8B and LTX-Video; with the residual add at those of Qwen3-8B."""
 
+import torch
 import torch.nn.functional as F
 
 from kbuild.harness import Operation, nbytes, normal
@@ -24,6 +25,11 @@ LTX = [
     (4, 4096, 3072),
 ]
 EPS = 1e-6
+
+
+def bf16_rms_norm(x, weight):
+    """The short formula, whose mean of squares is rounded as it goes."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
 
 
 def liger_rms_norm():
@@ -53,7 +59,7 @@ def operations(kernel, reference):
         ours=kernel.rms_norm,
         eager=reference.eager_rms_norm,
         best=lambda x, weight: F.rms_norm(x, weight.shape, weight, EPS),
-        peers={"Liger": liger_rms_norm},
+        peers={"eager, all bf16": lambda: bf16_rms_norm, "Liger": liger_rms_norm},
     )
     yield Operation(
         name="RMSNorm of heads",
@@ -67,7 +73,7 @@ def operations(kernel, reference):
         ours=kernel.rms_norm,
         eager=reference.eager_rms_norm,
         best=lambda x, weight: F.rms_norm(x, weight.shape, weight, EPS),
-        peers={"Liger": liger_rms_norm},
+        peers={"eager, all bf16": lambda: bf16_rms_norm, "Liger": liger_rms_norm},
     )
     yield Operation(
         name="add + RMSNorm",

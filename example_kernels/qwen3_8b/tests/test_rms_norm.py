@@ -145,9 +145,7 @@ def test_non_default_stream_and_graph(kernel, reference):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "hidden", [2, 7, 128, 1000, 2048, 4095, 4096, 8192, 12289]
-)  # of one element: all cancels
+@pytest.mark.parametrize("hidden", [7, 128, 1000, 2048, 4095, 4096, 8192, 12289])  # of fewer, all cancels
 def test_gradients_match_float64(kernel, reference, dtype, hidden):
     for weight_dtype in (dtype, torch.float32, None):
         x = normal(300, hidden, dtype=dtype, seed=hidden).requires_grad_()
