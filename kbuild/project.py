@@ -38,18 +38,16 @@ class Project:
     git: GitState | None
 
     @classmethod
-    def open(
-        cls, path: Path | None = None, *, runner: Runner = process.run, migrate: bool = False
-    ) -> "Project":
+    def open(cls, path: Path | None = None, *, runner: Runner = process.run) -> "Project":
         """Read and check the project at `path`: its folder, or its `build.toml`.
 
-        Without a path, the current folder and then its parents are searched. `migrate` says whether hints may
-        name the `kbuild migrate` command. Raises UsageError where there is no readable `build.toml`.
+        Without a path, the current folder and then its parents are searched. Raises UsageError where there is no
+        readable `build.toml`.
         """
         root = find_root(path)
         report = Report()
         source = _read_source(root, report)
-        config = None if source is None else _read_config(source, report, migrate=migrate)
+        config = None if source is None else _read_config(source, report)
         git = None if config is None else _ask_git(root, config, report, runner)
         project = cls(root=root, source=source, config=config, report=report, git=git)
         if source is not None and config is not None:
@@ -154,12 +152,12 @@ def _read_source(root: Path, report: Report) -> Source | None:
     return Source.parse(CONFIG_NAME, text, report)
 
 
-def _read_config(source: Source, report: Report, *, migrate: bool) -> Config | None:
+def _read_config(source: Source, report: Report) -> Config | None:
     detected = detect(source)
     if detected.edition == CURRENT_EDITION:
         config = read_config(source, report)
     else:
-        report_old_edition(detected, report, migrate=migrate)
+        report_old_edition(detected, report)
         config = _read_old(detected.edition, source, report)
     if config is not None:
         rules.check(config, source, report)

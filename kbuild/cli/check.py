@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from kbuild import __version__
-from kbuild.cli import COMMANDS
 from kbuild.cli.writing import replace_text
 from kbuild.config.edits import apply_edits
 from kbuild.diagnostics import Report, Severity
@@ -35,7 +34,7 @@ def check(ctx: click.Context, path: Path | None, strict: bool, form: str, fix: b
     Exits 1 where there are errors. Needs no Nix, no PyTorch and no network. `kbuild explain CODE` says more about a
     finding.
     """
-    project = Project.open(path, migrate="migrate" in COMMANDS)
+    project = Project.open(path)
     if fix:
         project = _mended(project)
     report = project.report
@@ -57,7 +56,7 @@ def _mended(project: Project) -> Project:
         text = apply_edits(project.source.text, edits)
         replace_text(project.root / project.source.path, text)
         click.echo(f"mended {project.source.path} in {len(set(edits))} places", err=True)
-        project = Project.open(project.root, migrate="migrate" in COMMANDS)
+        project = Project.open(project.root)
     return project
 
 

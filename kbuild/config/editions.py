@@ -124,7 +124,7 @@ _STEPS = {
 }
 
 
-def report_old_edition(detected: Detected, report: Report, *, migrate: bool) -> None:
+def report_old_edition(detected: Detected, report: Report) -> None:
     """One finding for a file of another edition, with the way to the current one.
 
     Edition 4 is only a warning: it means the same as edition 5 and lacks its number, and builders take it.
@@ -144,5 +144,5 @@ def report_old_edition(detected: Detected, report: Report, *, migrate: bool) -> 
         f"this build.toml is written in edition {detected.edition} ({detected.evidence}); "
         f"the current edition is {CURRENT_EDITION}",
         detected.span,
-        hint=f"run `kbuild migrate`, or by hand: {steps}" if migrate else steps,
+        hint=f"run `kbuild migrate`, or by hand: {steps}",
     )
