@@ -1,5 +1,6 @@
 """What must hold on disk for a build to succeed: sources that exist and are visible, headers, the package."""
 
+import os
 import posixpath
 import shlex
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from kbuild.sources.files import (
     HEADERS,
     IMPLICIT_INCLUDE,
     candidates,
+    folders,
     inside,
     is_source,
     walk,
@@ -65,6 +67,7 @@ class Layout:
         self._binding_sources(existing)
         self._include_folders()
         self._package()
+        self._links()
         self._headers_are_listed({entry.path for entry in existing})
         self._is_tracked(existing)
 
@@ -175,8 +178,8 @@ class Layout:
         if not isinstance(framework, TorchNoarch):
             owners.append(((framework.key,), framework.include))
         owners += [(("kernel", kernel.id), kernel.include) for kernel in self.config.kernels]
-        for where, folders in owners:
-            for index, folder in enumerate(folders):
+        for where, include in owners:
+            for index, folder in enumerate(include):
                 span = self.source.value(*where, "include", index)
                 if inside(folder) is None:
                     self.report.error(
@@ -211,6 +214,25 @@ class Layout:
                 span,
                 hint=f"rename {package}/{name}",
             )
+
+    def _links(self) -> None:
+        """Links in the folders that go to a build by extension: it does not follow them out, nor into folders."""
+        for folder in folders(self.config):
+            for parent, children, names in os.walk(self.root / folder):
+                for name in sorted([*children, *names]):
+                    full = Path(parent, name)
+                    if not full.is_symlink() or not full.exists():
+                        continue
+                    path = full.relative_to(self.root).as_posix()
+                    if not full.resolve().is_relative_to(self.root):
+                        what = f"{path} links to {full.resolve()}, outside the project: a build never sees it"
+                    elif full.is_dir():
+                        what = f"{path} is a link to a folder, which a build does not follow"
+                    else:
+                        continue
+                    self.report.error(
+                        "stray-link", what, Span(path=path), hint="replace the link by a copy, or remove it"
+                    )
 
     def _headers_are_listed(self, listed: set[str]) -> None:
         framework = self.config.framework

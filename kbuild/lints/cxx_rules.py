@@ -32,7 +32,7 @@ def check_cxx(tree: Tree, modules: Iterable[Module]) -> None:
     found = {path: bindings(path, tree.text(path)) for path in files}
     for part in found.values():
         _namespaces(tree, part)
-        _forbidden(tree, part)
+    _entry(tree, found.values())
     framework = tree.config.framework
     everything: dict[tuple[str, int], tuple[str, Include]] = {}
     stable: dict[tuple[str, int], tuple[str, Include]] = {}
@@ -77,26 +77,43 @@ def _namespaces(tree: Tree, part: Bindings) -> None:
             )
 
 
-def _forbidden(tree: Tree, part: Bindings) -> None:
-    for mention in part.mentions:
+def _entry(tree: Tree, parts: Iterable[Bindings]) -> None:
+    """The library is a Python module only by REGISTER_EXTENSION, and importing it is what registers the rest."""
+    mentions = [mention for part in parts for mention in part.mentions]
+    libraries = [library for part in parts for library in part.libraries]
+    for mention in mentions:
         match mention.name:
+            case "REGISTER_EXTENSION" if mention.argument == _EXPANDED:
+                continue
+            case "REGISTER_EXTENSION":
+                code, why = (
+                    "fixed-namespace",
+                    f"REGISTER_EXTENSION gives the module the fixed name {mention.argument!r}",
+                )
             case "PYBIND11_MODULE" | "PYBIND11_EMBEDDED_MODULE":
                 code, why = (
                     "pybind",
-                    "pybind11 is not of Python's limited API, so one build would serve one Python only",
+                    "pybind11 is not of Python's limited API: a build would serve one Python only",
                 )
             case "RegisterOperators":
                 code, why = "fixed-namespace", "RegisterOperators registers in a fixed namespace"
             case _:
                 code, why = (
                     "hand-written-init",
-                    f"{mention.name} is written by REGISTER_EXTENSION, and twice is too often",
+                    f"REGISTER_EXTENSION writes {mention.name}; another clashes with it",
                 )
         tree.report.error(
             code,
             why,
             mention.span,
             hint=f"register with TORCH_LIBRARY_EXPAND({_EXPANDED}, ...) and REGISTER_EXTENSION({_EXPANDED})",
+        )
+    if libraries and not mentions and isinstance(tree.config.framework, Torch):
+        tree.report.error(
+            "no-register-extension",
+            "the bindings have no REGISTER_EXTENSION: Python could not import the library",
+            libraries[0].span,
+            hint=f'#include "registration.h", and REGISTER_EXTENSION({_EXPANDED}) after the operations',
         )
 
 

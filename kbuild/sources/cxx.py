@@ -115,10 +115,11 @@ class Implementation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """A name that matters wherever it stands, such as `PYBIND11_MODULE`."""
+    """A name that matters wherever it stands, such as `PYBIND11_MODULE`; `argument` is the first one as written."""
 
     name: str
     span: Span
+    argument: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class Bindings:
 
 _LIBRARY = re.compile(r"(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?(?:_EXPAND)?")
 _MENTIONS = re.compile(
-    r"PYBIND11_MODULE|PYBIND11_EMBEDDED_MODULE|PyInit_\w+|PyMODINIT_FUNC|RegisterOperators"
+    r"REGISTER_EXTENSION|PYBIND11_MODULE|PYBIND11_EMBEDDED_MODULE|PyInit_\w+|PyMODINIT_FUNC|RegisterOperators"
 )
 
 
@@ -161,7 +162,9 @@ class _Reader:
             if _LIBRARY.fullmatch(token.text):
                 self._library(index)
             elif _MENTIONS.fullmatch(token.text):
-                self._mentions.append(Mention(name=token.text, span=self._span(token)))
+                arguments, _ = self._call(index + 1)
+                argument = "".join(part.text for part in arguments[0]) if arguments else ""
+                self._mentions.append(Mention(name=token.text, span=self._span(token), argument=argument))
         return Bindings(
             libraries=tuple(self._libraries),
             definitions=tuple(self._definitions),
