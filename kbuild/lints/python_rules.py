@@ -178,50 +178,82 @@ def _declared_modules(tree: Tree) -> frozenset[str]:
 
 
 def _namespaces(tree: Tree, module: Module) -> None:
+    constants = _constants(module)
     for node in module.nodes:
-        match node:
-            case ast.Call(func=function, args=arguments, keywords=keywords):
-                name = absolute(function, module.aliases)
-                parent, _, called = name.rpartition(".")
-                first = (
-                    arguments[0] if arguments else next((k.value for k in keywords if k.arg in _FIRST), None)
-                )
-                if called == _PREFIX:
-                    text = _literal(first)
-                    if text is not None and "::" in text:
-                        _fixed(
-                            tree, module, first, f"{_PREFIX} adds the namespace to {text!r}, which has one"
-                        )
-                elif parent == "torch.library" and called in _REGISTERS:
-                    text = _literal(first)
-                    if text is not None and "::" in text:
-                        _fixed(tree, module, first, f"{called} names {text!r} in a fixed namespace")
-                elif name == "torch.library.Library":
-                    text = _literal(first)
-                    if text is not None and text not in _TORCH_NAMESPACES:
-                        _fixed(tree, module, first, f"Library opens the fixed namespace {text!r}")
-            case ast.Attribute(value=ast.Attribute() as parent_node, attr=attribute):
-                name = absolute(parent_node, module.aliases)
-                if name == f"torch.ops.{tree.config.general.python_name}":
-                    _fixed(tree, module, node, f"{name}.{attribute} is in a fixed namespace")
+        if isinstance(node, ast.Call):
+            first = _first_argument(node)
+            text = _beginning(first, constants)
+            problem = None if text is None else _names_a_namespace(absolute(node.func, module.aliases), text)
+            if problem is not None:
+                _fixed(tree, module, first, problem)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            name = absolute(node.value, module.aliases)
+            if name == f"torch.ops.{tree.config.general.python_name}":
+                _fixed(tree, module, node, f"{name}.{node.attr} is in a fixed namespace")
+
+
+def _names_a_namespace(function: str, text: str) -> str | None:
+    """What is wrong with a call of `function` whose first argument begins with `text`."""
+    parent, _, called = function.rpartition(".")
+    namespace, colons, _ = text.partition("::")
+    if called == _PREFIX and colons:
+        return f"{_PREFIX} adds the namespace to {text!r}, which has one"
+    if namespace in _TORCH_NAMESPACES:
+        return None
+    if parent == "torch.library" and called in _REGISTERS and colons:
+        return f"{called} names {text!r} in a fixed namespace"
+    if function == "torch.library.Library":
+        return f"Library opens the fixed namespace {text!r}"
+    return None
+
+
+def _first_argument(call: ast.Call) -> ast.expr | None:
+    if call.args:
+        return call.args[0]
+    names = ("name", "qualname", "op", "op_name", "ns")
+    return next((keyword.value for keyword in call.keywords if keyword.arg in names), None)
+
+
+def _constants(module: Module) -> dict[str, str]:
+    """Names at the top of the file that are bound to a string and never again."""
+    bound = [
+        node.id for node in module.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    return {
+        target.id: node.value.value
+        for node in module.tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name) and bound.count(target.id) == 1
+    }
+
+
+def _beginning(node: ast.expr | None, constants: dict[str, str]) -> str | None:
+    """How a string begins, as far as the file says; None where it says nothing."""
+    operands: list[ast.expr] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+        operands.append(node.right)
+        node = node.left
+    parts: list[ast.expr] = [] if node is None else [node, *reversed(operands)]
+    if isinstance(node, ast.JoinedStr):
+        parts = [*node.values, *parts[1:]]
+    text = ""
+    for part in parts:
+        inner = part.value if isinstance(part, ast.FormattedValue) else part
+        match inner:
+            case ast.Constant(value=str() as literal):
+                text += literal
+            case ast.Name(id=name) if name in constants:
+                text += constants[name]
             case _:
-                pass
-
-
-_FIRST = ("name", "qualname", "op", "op_name", "ns")
+                break
+    return text or None
 
 
 def _literal(node: ast.expr | None) -> str | None:
-    """The text of a string, also of one that only begins with a literal."""
-    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
-        node = node.left
-    match node:
-        case ast.Constant(value=str() as text):
-            return text
-        case ast.JoinedStr(values=[ast.Constant(value=str() as text), *_]):
-            return text
-        case _:
-            return None
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _fixed(tree: Tree, module: Module, node: ast.AST | None, message: str) -> None:
