@@ -192,3 +192,26 @@ def test_other_kinds_of_build(tmp_path: Path, name: str) -> None:
     built = kbuild("build", root, "--variant", variants[name])
     assert built.code == 0, built.stderr
     assert verify_variant(root / "build" / variants[name]).ok
+
+
+@pytest.mark.heavy
+def test_the_whole_matrix_from_an_empty_store(tmp_path: Path) -> None:
+    """Every row, its trees fetched anew; two stores and two folders give the same bytes."""
+    selection = chosen(select(Project.open(RELU).require_config(), Matrix.load()))
+    roots = [copy_project(RELU, tmp_path / name / "relu") for name in ("one", "another place")]
+    for root, store in zip(roots, ("store-1", "store-2"), strict=True):
+        built = kbuild("build", root, "--all-variants", "--json", "--store", tmp_path / store)
+        assert built.code == 0, built.stderr
+        assert built.stderr.count("relu_cuda-relu.cu.o") == len({v.cuda for v in selection if v.cuda})
+    files = {
+        path.relative_to(roots[0]): path.read_bytes()
+        for path in (roots[0] / "build").rglob("*")
+        if path.is_file()
+    }
+    assert len([path for path in files if path.suffix == ".so"]) == len(selection)
+    for path, content in files.items():
+        assert (roots[1] / path).read_bytes() == content, path
+        if path.suffix == ".so":
+            judged = kernel_abi_check.ObjectFile(roots[0] / path)
+            assert not judged.check_manylinux("manylinux_2_28")
+            assert not judged.check_python_abi("3.9")
