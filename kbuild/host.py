@@ -94,6 +94,11 @@ def jobs() -> int:
     return max(1, min(os.cpu_count() or 1, memory // (3 << 30)))
 
 
+def threads() -> int:
+    """How many of its capabilities one nvcc call compiles at once: a few, since most builds have several units."""
+    return min(4, os.cpu_count() or 1)
+
+
 def _ask(compiler: Path, *arguments: str) -> str:
     done = process.run([str(compiler), *arguments])
     if not done.ok:

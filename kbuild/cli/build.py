@@ -105,7 +105,7 @@ def build(
     nix = nixcmd.probe(store)
     compiler = host.detect()
     settings = nixcmd.Settings(
-        max_jobs=max_jobs or host.jobs(), cores=cores or 1, builders=builders, options=options
+        max_jobs=max_jobs or host.jobs(), cores=cores or host.threads(), builders=builders, options=options
     )
     with TransferProgress() as transfer:
         ensure(
