@@ -4,13 +4,14 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from kbuild.config.edits import append_entry, remove_entry
 from kbuild.config.model import CpuKernel, CudaKernel, Dependency, Kernel, Torch, TorchNoarch
 from kbuild.diagnostics import Span
 from kbuild.lints.python_rules import Module
 from kbuild.lints.tree import Tree
-from kbuild.sources.cxx import Bindings, Definition, Registers, bindings
+from kbuild.sources.cxx import Bindings, Definition, bindings
 from kbuild.sources.files import COMPILED, IMPLICIT_INCLUDE, inside, is_source
 from kbuild.sources.includes import Include
 from kbuild.sources.op_schema import Schema, SchemaError, parse_schema
@@ -135,26 +136,22 @@ def _operations(tree: Tree, parts: tuple[Bindings, ...], modules: tuple[Module, 
     schemas = {id(definition): _schema(tree, definition) for definition in definitions}
     defined = {definition.name for definition in definitions}
     in_python = _named_in_python(modules)
-    # Definitions that a macro writes cannot be read: then nothing is said about what is missing.
-    readable = all(
-        part.definitions or not any(library.registers is Registers.DEFINITIONS for library in part.libraries)
-        for part in parts
-    )
-    implemented = {
-        implementation.name.rpartition("::")[2].partition(".")[0] for implementation in implementations
-    }
+    # What a macro or a function registers cannot be read: then nothing is said about what is missing.
+    if any(part.computed for part in parts):
+        return
+    implemented = {_bare(implementation.name) for implementation in implementations}
     for definition in definitions:
-        if not (definition.has_function or definition.name in implemented or definition.name in in_python):
+        if not (
+            definition.has_function or definition.name in implemented or definition.name in in_python.all
+        ):
             tree.report.error(
                 "def-without-impl",
                 f"operation {definition.name!r} is defined and implemented nowhere: a call of it fails",
                 definition.span,
                 hint=f'ops.impl("{definition.name}", torch::kCUDA, &function)',
             )
-    if not readable:
-        return
     for implementation in implementations:
-        name = implementation.name.rpartition("::")[2].partition(".")[0]
+        name = _bare(implementation.name)
         if name not in defined:
             tree.report.error(
                 "impl-without-def",
@@ -163,8 +160,17 @@ def _operations(tree: Tree, parts: tuple[Bindings, ...], modules: tuple[Module, 
                 hint=f'ops.def("{name}(...) -> ...")',
             )
     if defined:
-        _used_operations(tree, modules, defined | in_python)
+        known = defined | in_python.defined
+        _used_operations(tree, modules, known)
+        for path, node, name in in_python.additions:
+            if name not in known:
+                _unknown_operation(tree, path, node, name, known)
     _fakes(tree, definitions, schemas, modules)
+
+
+def _bare(name: str) -> str:
+    """Without namespace and overload."""
+    return name.rpartition("::")[2].partition(".")[0]
 
 
 def _schema(tree: Tree, definition: Definition) -> Schema | None:
@@ -182,22 +188,60 @@ def _schema(tree: Tree, definition: Definition) -> Schema | None:
         return None
 
 
-def _named_in_python(modules: tuple[Module, ...]) -> frozenset[str]:
-    """Operations that Python code registers or defines under the kernel's own namespace."""
-    names = set()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PythonNames:
+    """Operations that Python names under the kernel's namespace: those it may define, and what it adds to others."""
+
+    defined: frozenset[str]
+    additions: tuple[tuple[str, ast.Call, str], ...]
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.defined | {name for _, _, name in self.additions}
+
+
+# Functions that add to an operation which exists; every other use of a name may be what makes it exist.
+_ADDITIONS = (
+    "impl",
+    "register_kernel",
+    "register_fake",
+    "impl_abstract",
+    "register_autograd",
+    "register_vmap",
+    "register_autocast",
+    "register_torch_dispatch",
+)
+
+
+def _named_in_python(modules: tuple[Module, ...]) -> _PythonNames:
+    """A name that is an argument of any other call may be what defines the operation, or asks whether it exists."""
+    defined: set[str] = set()
+    additions: list[tuple[str, ast.Call, str]] = []
     for module in modules:
+        adding: set[int] = set()
         for node in module.nodes:
-            if (
-                isinstance(node, ast.Call)
-                and dotted(node.func).rpartition(".")[2] == "add_op_namespace_prefix"
-            ):
-                names |= set(_texts(node))
-    return frozenset(name.partition(".")[0] for name in names)
+            if not isinstance(node, ast.Call):
+                continue
+            if _called(node) in _ADDITIONS and node.args and isinstance(node.args[0], ast.Call):
+                inner = node.args[0]
+                if _called(inner) == "add_op_namespace_prefix":
+                    adding.add(id(inner))
+                    additions += [(module.path, inner, _bare(text)) for text in _texts(inner)]
+            # NB: the walk meets a call before its arguments.
+            if id(node) not in adding:
+                defined |= {_bare(text) for text in _texts(node)}
+    return _PythonNames(defined=frozenset(defined), additions=tuple(additions))
+
+
+def _called(call: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    return dotted(call.func).rpartition(".")[2]
 
 
 def _texts(call: ast.Call) -> Iterator[str]:
-    """The string arguments of a call."""
-    return (arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+    """The string arguments of a call, by place and by name."""
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return (arg.value for arg in arguments if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
 
 
 def _used_operations(tree: Tree, modules: tuple[Module, ...], known: set[str]) -> None:
@@ -212,12 +256,16 @@ def _used_operations(tree: Tree, modules: tuple[Module, ...], known: set[str]) -
                 and not node.attr.startswith("__")
                 and node.attr not in known
             ):
-                tree.report.error(
-                    "unknown-op",
-                    f"no binding defines operation {node.attr!r}.{did_you_mean(node.attr, known)}",
-                    span_of(module.path, node),
-                    hint=f"defined: {', '.join(sorted(known))}",
-                )
+                _unknown_operation(tree, module.path, node, node.attr, known)
+
+
+def _unknown_operation(tree: Tree, path: str, node: ast.AST, name: str, known: set[str]) -> None:
+    tree.report.error(
+        "unknown-op",
+        f"no binding defines operation {name!r}.{did_you_mean(name, known)}",
+        span_of(path, node),
+        hint=f"defined: {', '.join(sorted(known))}",
+    )
 
 
 def _imports_ops(module: Module) -> bool:
@@ -237,7 +285,7 @@ def _fakes(
     faked: set[str] = set()
     for module in modules:
         for node in module.nodes:
-            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _FAKES:
+            if isinstance(node, ast.Call) and _called(node) in _FAKES:
                 calls = (call for call in ast.walk(node) if isinstance(call, ast.Call))
                 faked |= {text for call in calls for text in _texts(call)}
     # Operations that only run inside of Python operations are never traced: those authors fake the latter.

@@ -5,7 +5,7 @@ without the preprocessor reads as errors. Every branch of a conditional is read.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,13 +69,6 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)
 
 
-class Registers(StrEnum):
-    """What a library block does."""
-
-    DEFINITIONS = "definitions"
-    IMPLEMENTATIONS = "implementations"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
     """One `TORCH_LIBRARY...` block: the macro, its namespace argument as written, and the name of its variable."""
@@ -83,7 +76,6 @@ class Library:
     macro: str
     namespace: str
     span: Span
-    registers: Registers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +116,13 @@ class Mention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bindings:
-    """All that one file registers or mentions."""
+    """All that one file registers or mentions; `computed` where some of it cannot be read off the text."""
 
     libraries: tuple[Library, ...] = ()
     definitions: tuple[Definition, ...] = ()
     implementations: tuple[Implementation, ...] = ()
     mentions: tuple[Mention, ...] = ()
+    computed: bool = False
 
 
 _LIBRARY = re.compile(r"(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?(?:_EXPAND)?")
@@ -154,6 +147,7 @@ class _Reader:
         self._definitions: list[Definition] = []
         self._implementations: list[Implementation] = []
         self._mentions: list[Mention] = []
+        self._computed = False
 
     def read(self) -> Bindings:
         for index, token in enumerate(self._tokens):
@@ -170,6 +164,7 @@ class _Reader:
             definitions=tuple(self._definitions),
             implementations=tuple(self._implementations),
             mentions=tuple(self._mentions),
+            computed=self._computed,
         )
 
     def _library(self, index: int) -> None:
@@ -182,19 +177,26 @@ class _Reader:
                 macro=macro,
                 namespace="".join(token.text for token in arguments[0]),
                 span=self._span(arguments[0][0]),
-                registers=Registers.IMPLEMENTATIONS if "_IMPL" in macro else Registers.DEFINITIONS,
             )
         )
         variable = arguments[-1][-1].text
-        for at in range(after, self._block_end(after)):
-            names = [token.text for token in self._tokens[at : at + 3]]
-            if names[:2] == [variable, "."] and names[2:] in (["def"], ["impl"]):
-                self._registration(at + 2)
+        for at in range(max(after, 2), min(self._block_end(after), len(self._tokens) - 1)):
+            before, name, following = (token.text for token in self._tokens[at - 1 : at + 2])
+            if before == "." and name in ("def", "impl") and self._tokens[at - 2].text in (variable, ")"):
+                self._registration(at)
+            elif (
+                before in (";", "{", "}")
+                and following == "("
+                and name not in ("if", "for", "while", "switch")
+            ):
+                # A macro or a function that may register more.
+                self._computed = True
 
     def _registration(self, index: int) -> None:
         arguments, _ = self._call(index + 1)
         if not arguments or not arguments[0] or any(token.kind is not Kind.STRING for token in arguments[0]):
-            return  # the name is computed by a macro or a function: nothing can be said about it
+            self._computed = True
+            return
         text = "".join(token.text for token in arguments[0])
         span = self._span(arguments[0][0])
         if self._tokens[index].text == "def":
@@ -248,8 +250,3 @@ def span_at(path: str, text: str, start: int, end: int) -> Span:
         column=start - text.rfind("\n", 0, start),
         length=max(1, end - start),
     )
-
-
-def names_in(parts: Sequence[Definition | Implementation]) -> frozenset[str]:
-    """The operations that some definitions or implementations are for."""
-    return frozenset(part.name.rpartition("::")[2] for part in parts)
