@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from kbuild.config.model import CURRENT_EDITION
@@ -33,6 +34,9 @@ def detect(source: Source) -> Detected:
         return Detected(
             edition=CURRENT_EDITION, evidence="it has general.edition", span=source.key("general", "edition")
         )
+    misspelled = next((key for key in general if get_close_matches(key, ["edition"], cutoff=0.8)), None)
+    if misspelled is not None:
+        return _found(CURRENT_EDITION, source, "general", misspelled)
     for markers in (_edition_1(source), _edition_2(source), _edition_5(source), _edition_4(source)):
         for detected in markers:
             return detected

@@ -89,12 +89,7 @@ class Definition:
     @property
     def name(self) -> str:
         """The operation's name, without namespace, overload and arguments."""
-        return re.split(
-            r"[.(\s]",
-            self.schema.rpartition("::")[2].strip()
-            if "(" not in self.schema
-            else self.schema.partition("(")[0].rpartition("::")[2].strip(),
-        )[0]
+        return self.schema.partition("(")[0].rpartition("::")[2].partition(".")[0].strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
