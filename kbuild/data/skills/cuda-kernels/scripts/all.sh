@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Check, build, test and, on a GPU, benchmark the project in a folder (default: this one).
+# Without a GPU the CUDA code is still compiled, and the tests run on the CPU where the project has a CPU backend.
+set -eu
+project=${1:-.}
+
+# The first variant of a backend that can be built; for an ordinary build, of the PyTorch that is installed.
+variant() {
+  kbuild variants "$project" --json | python3 -c '
+import importlib.metadata, json, sys
+try:
+    torch = ".".join(importlib.metadata.version("torch").split(".")[:2])
+except importlib.metadata.PackageNotFoundError:
+    torch = None
+found = [v for v in json.load(sys.stdin)["variants"] if v["builds"] and v["backend"] == sys.argv[1]]
+print(next((v["variant"] for v in found if v["torch"] == torch), found[-1]["variant"] if found else ""))
+' "$1"
+}
+
+kbuild check "$project" --strict
+if nvidia-smi -L >/dev/null 2>&1; then
+  kbuild build "$project"
+  kbuild test "$project"
+  kbuild bench "$project"
+else
+  cpu=$(variant cpu)
+  cuda=$(variant cuda)
+  kbuild build "$project" ${cpu:+--variant "$cpu"} ${cuda:+--variant "$cuda"}
+  if [ -n "$cpu" ]; then kbuild test "$project"; fi
+  echo "no GPU here: the CUDA code was ${cuda:+compiled (}${cuda:-not compiled}${cuda:+)} and not run" >&2
+fi

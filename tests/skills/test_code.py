@@ -1,0 +1,160 @@
+"""The skill's code runs: CUDA through nvcc for every architecture, Python and scripts against a built kernel."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from clients import Client, with_models
+from runs import kbuild
+from skills.material import PAGES, SCRIPTS, SKILL, Block, blocks
+from skills.test_content import GPU_PAGES, facts
+
+from kbuild.scaffold import Backend, Op, Scaffold, render, write
+from kbuild.toolchain import load_lock
+from kbuild.toolchain.store import Store
+
+pytestmark = pytest.mark.nix
+
+ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
+VARIANTS = ("torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux")
+STORE = Path("/nix/store")
+ROOT = Path(__file__).parents[2]
+
+
+def nvcc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    program = next(STORE.glob("*-cuda-toolkit-13.0/bin/nvcc"))  # as the project's build leaves it
+    argv: list[str] = [str(program), "-std=c++17", "-O1", "-Werror", "all-warnings", *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def models() -> Client:
+    return with_models()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """my-org/my-norm of the pages, built for the CPU and for CUDA."""
+    root = tmp_path_factory.mktemp("skill") / "my-norm"
+    backends = (Backend.CUDA, Backend.CPU)
+    write(
+        render(Scaffold(org="my-org", name="my-norm", backends=backends, op=Op.RMSNORM, stable_abi=False)),
+        root,
+    )
+    built = kbuild("build", root, *(word for name in VARIANTS for word in ("--variant", name)))
+    assert built.code == 0, built.stderr
+    return root
+
+
+@pytest.fixture(scope="module")
+def cuda(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every CUDA block under the name that its first line gives it; nvcc came with the project."""
+    assert project.is_dir()
+    folder = tmp_path_factory.mktemp("cuda")
+    for block in blocks("cuda"):
+        name = re.match(r"// file: (\S+)\n", block.text)
+        assert name is not None, block
+        assert not (folder / name[1]).exists(), f"two blocks are called {name[1]}"
+        (folder / name[1]).write_text(block.text)
+    return folder
+
+
+UNITS = [name for block in blocks("cuda") for name in re.findall(r"// file: (\S+\.cu)\n", block.text)]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_cuda_compiles_for_every_architecture(cuda: Path, tmp_path: Path, name: str) -> None:
+    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+    compiled = nvcc("-c", cuda / name, "-o", tmp_path / "out.o", *targets)
+    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+
+
+def test_wide_accesses_are_what_the_page_says(cuda: Path) -> None:
+    for arch, access in (("90", "v4.u32"), ("100", "v8.u32")):
+        ptx = nvcc("-ptx", f"-arch=sm_{arch}", cuda / "b200_wide.cu", "-o", "-").stdout
+        assert re.findall(r"st\.global\.(\S+)", ptx)[0] == access
+
+
+def test_limits_are_nvidias_own() -> None:
+    """Against the traits that NVIDIA ships with its toolkit."""
+    tree = load_lock().trees["cuda-13.2-cccl"]
+    if Store().missing([tree]):
+        pytest.skip("cuda-13.2-cccl is not in the store: kbuild lock fetch --all")
+    headers = STORE.glob(f"*-{tree.store_name}/include/cccl/cuda/__device/arch_traits.h")
+    header = next(headers).read_text()
+    for page in GPU_PAGES:
+        table = facts(page)
+        capability = re.match(r"(\d+)\.(\d)", table["compute capability"])
+        assert capability is not None
+        traits = header.partition(f"arch_traits<arch_id::sm_{capability[1]}{capability[2]}>() noexcept")[2]
+
+        def trait(name: str, traits: str = traits) -> int:
+            found = re.search(rf"__traits\.{name}\s*= (\d+)", traits)
+            assert found is not None
+            return int(found[1])
+
+        shared = trait("max_shared_memory_per_multiprocessor")
+        threads, per_sm = trait("max_threads_per_multiprocessor"), trait("max_blocks_per_multiprocessor")
+        assert table["threads, blocks a multiprocessor"] == f"{threads}, {per_sm}", page.name
+        memory = table["shared memory a multiprocessor, a block"]
+        assert memory.startswith(f"{shared} KB, {shared - 1} KB"), page.name
+
+
+def environment(project: Path, *folders: Path) -> dict[str, str]:
+    return {
+        "PATH": os.pathsep.join([*map(str, folders), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "HOME": os.environ.get("HOME", "/"),
+        "LOCAL_KERNELS": f"my-org/my-norm={project}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def run(*argv: str | Path, env: dict[str, str], cwd: Path) -> str:
+    done = subprocess.run(list(argv), env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def own_python(page: Path) -> list[Block]:
+    return [block for block in blocks("python") if block.page == page and block.source is None]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if own_python(page)], ids=lambda page: page.stem)
+def test_python_runs(project: Path, models: Client, page: Path) -> None:
+    code = "\n".join(block.text for block in own_python(page))
+    run(models.python, "-c", code, env=environment(project), cwd=project)
+
+
+ARGUMENTS = {
+    "micro_benchmark.py": [
+        "--path", ".", "--function", "rms_norm", "--shape", "8", "256",
+        "--eager", "torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6)",
+    ],
+    "transformers_injection.py": ["--path", "."],
+    "diffusers_injection.py": ["--path", ".", "--layers", "1"],
+    "hub_example.py": ["--repo", "my-org/my-norm", "--function", "rms_norm"],
+}  # fmt: skip
+
+
+def test_every_script_is_run() -> None:
+    assert {*ARGUMENTS, "all.sh"} == {script.name for script in SCRIPTS}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_scripts_run(project: Path, models: Client, name: str) -> None:
+    script = SKILL / "scripts" / name
+    assert run(models.python, script, *ARGUMENTS[name], env=environment(project), cwd=project)
+
+
+def test_all_in_one_go(project: Path, models: Client) -> None:
+    """Without a GPU: checks, builds the CPU and a CUDA variant, and tests the former."""
+    tools = ROOT / ".venv" / "bin"
+    env = environment(project, models.python.parent, tools)
+    done = subprocess.run(
+        ["bash", SKILL / "scripts" / "all.sh", project], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(name in done.stdout for name in VARIANTS)
+    assert "not run" in done.stderr
