@@ -39,7 +39,7 @@ def remove_entry(source: Source, path: Path, index: int) -> tuple[Edit, ...]:
 def apply_edits(text: str, edits: tuple[Edit, ...]) -> str:
     """All edits of one text at once; of two that overlap, only the first in the text is done."""
     result, at = [], 0
-    for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end)):
+    for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end)):
         if edit.start >= at:
             result += [text[at : edit.start], edit.text]
             at = edit.end
