@@ -26,7 +26,8 @@ TOLERANCE = {torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 
 _GRAPH_CALLS = 20
 _REPLAYS = 15
-_WALL_CALLS = 100
+_WALL_CALLS = 10
+_WALL_TURNS = 10
 # The buffers that one graph walks through are together this much larger than the L2, so each call finds it cold.
 _OVER_L2 = 3
 _MEMORY_SHARE = 0.5
@@ -97,9 +98,9 @@ class _Rotation:
     calls: list[tuple[Any, ...]]
 
     @classmethod
-    def of(cls, operation: Operation, shape: tuple[int, ...]) -> "_Rotation":
-        first = operation.inputs(shape, operation.dtype)
-        total = max(operation.moved(*first), 1)
+    def of(cls, make: Callable[[], tuple[Any, ...]], moved: Callable[..., int]) -> "_Rotation":
+        first = make()
+        total = max(moved(*first), 1)
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         wanted = max(_GRAPH_CALLS, math.ceil(_OVER_L2 * properties.L2_cache_size / total))
         free = torch.cuda.mem_get_info()[0] * _MEMORY_SHARE
@@ -143,17 +144,20 @@ def _gpu_times(run: Callable[..., Any], rotation: _Rotation) -> list[float]:
     return times
 
 
-def _wall_times(run: Callable[..., Any], arguments: tuple[Any, ...]) -> list[float]:
-    """Microseconds of single calls with a synchronize on both sides."""
-    for _ in range(10):
-        run(*arguments)
-    times = []
-    for _ in range(_WALL_CALLS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run(*arguments)
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) * 1e6)
+def _wall_times(
+    runs: Sequence[Callable[..., Any]], arguments: Sequence[tuple[Any, ...]]
+) -> list[list[float]]:
+    """Microseconds of single calls of each, a synchronize on both sides; in turns, since the host's speed drifts."""
+    times: list[list[float]] = [[] for _ in runs]
+    for turn in range(_WALL_TURNS + 1):
+        for run, given, measured in zip(runs, arguments, times, strict=True):
+            for call in range(_WALL_CALLS + 2):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                run(*given)
+                torch.cuda.synchronize()
+                if turn > 0 and call >= 2:
+                    measured.append((time.perf_counter() - start) * 1e6)
     return times
 
 
@@ -167,44 +171,49 @@ def _spread(times: list[float]) -> dict[str, float]:
     }
 
 
-def _copy_column(moved: int) -> dict[str, Any]:
-    """The copy that reads and writes as many bytes as the operation moves: the practical limit.
+@dataclass(slots=True, kw_only=True)
+class _Column:
+    """One way to compute an operation, and what was measured of it."""
+
+    name: str
+    run: Callable[..., Any] | None = None
+    arguments: tuple[Any, ...] = ()
+    gpu: list[float] = field(default_factory=list)
+    gpu_again: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    error: float | None = None
+    skipped: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "name": self.name,
+            "gpu_us": _spread(self.gpu) if self.gpu else None,
+            "wall_us": _spread(self.wall) if self.wall else None,
+            "error": self.error,
+            "skipped": self.skipped,
+        }
+        if self.gpu_again:  # what differs between the two is noise
+            document["gpu_again_us"] = _spread(self.gpu_again)
+        return document
+
+
+def _copy_rotation(moved: int) -> _Rotation:
+    """A copy that reads and writes as many bytes as the operation moves: the practical limit.
 
     In whole pages of 4 KiB: copies of other sizes were up to half slower on an H200, and no limit at all.
     """
     half = math.ceil(moved / 2 / _COPY_GRAIN) * _COPY_GRAIN
-    operation = Operation(
-        name="copy",
-        shapes=[(half,)],
-        inputs=lambda shape, _: (
-            torch.randint(0, 255, shape, dtype=torch.uint8, device="cuda"),
-            torch.empty(shape, dtype=torch.uint8, device="cuda"),
+    return _Rotation.of(
+        lambda: (
+            torch.randint(0, 255, (half,), dtype=torch.uint8, device="cuda"),
+            torch.empty(half, dtype=torch.uint8, device="cuda"),
         ),
-        exact=lambda source, _: source,
-        ours=lambda source, target: target.copy_(source),
-        eager=lambda source, target: target.copy_(source),
-        moved=nbytes,
+        nbytes,
     )
-    rotation = _Rotation.of(operation, (half,))
-    return {
-        "name": "copy",
-        "gpu_us": _spread(_gpu_times(operation.ours, rotation)),
-        "wall_us": _spread(_wall_times(operation.ours, rotation.calls[0])),
-        "error": 0.0,
-        "skipped": None,
-    }
 
 
-def _column(name: str, run: Callable[..., Any], rotation: _Rotation, exact: Any) -> dict[str, Any]:
-    _poison()
-    error = _relative_error(run(*rotation.calls[0]), exact)
-    return {
-        "name": name,
-        "gpu_us": _spread(_gpu_times(run, rotation)),
-        "wall_us": _spread(_wall_times(run, rotation.calls[0])),
-        "error": error,
-        "skipped": None,
-    }
+def _copy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return target.copy_(source)
 
 
 def _alternatives(operation: Operation) -> Iterable[tuple[str, Callable[[], Callable[..., Any]]]]:
@@ -219,36 +228,40 @@ def _alternatives(operation: Operation) -> Iterable[tuple[str, Callable[[], Call
 
 def _measure(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
     torch.compiler.reset()  # otherwise the eighth shape meets the recompile limit
-    rotation = _Rotation.of(operation, shape)
+    rotation = _Rotation.of(lambda: operation.inputs(shape, operation.dtype), operation.moved)
     arguments = rotation.calls[0]
     moved = operation.moved(*arguments)
     exact = operation.exact(*arguments)
-    columns = [_copy_column(moved)]
+    copies = _copy_rotation(moved)
+    copy = _Column(
+        name="copy", run=_copy, arguments=copies.calls[0], gpu=_gpu_times(_copy, copies), error=0.0
+    )
+    columns = [copy]
     for name, make in _alternatives(operation):
+        column = _Column(name=name, arguments=arguments)
+        columns.append(column)
         try:
-            columns.append(_column(name, make(), rotation, exact))
+            run = make()
+            _poison()
+            column.error = _relative_error(run(*arguments), exact)
+            column.gpu = _gpu_times(run, rotation)
+            column.run = run
         except (ImportError, RuntimeError) as error:  # a peer that is not there, or cannot do this shape
             if name == "ours":
                 raise
-            reason = str(error).strip().splitlines()
-            columns.append(
-                {
-                    "name": name,
-                    "gpu_us": None,
-                    "wall_us": None,
-                    "error": None,
-                    "skipped": reason[0] if reason else type(error).__name__,
-                }
-            )
-    # Once more: what differs between the two is noise.
-    columns[0]["gpu_again_us"] = _copy_column(moved)["gpu_us"]
+            column.skipped = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    copy.gpu_again = _gpu_times(_copy, copies)
+    measured = [(column, column.run) for column in columns if column.run is not None]
+    walls = _wall_times([run for _, run in measured], [column.arguments for column, _ in measured])
+    for (column, _), wall in zip(measured, walls, strict=True):
+        column.wall = wall
     return {
         "operation": operation.name,
         "shape": list(shape),
         "dtype": str(operation.dtype).removeprefix("torch."),
         "bytes": moved,
         "tolerance": TOLERANCE[operation.dtype],
-        "columns": columns,
+        "columns": [column.document() for column in columns],
     }
 
 

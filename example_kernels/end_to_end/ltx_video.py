@@ -75,7 +75,9 @@ def main():
     mask = torch.ones(2, TOKENS, dtype=torch.bool, device=device)
     results = Results(
         options.output,
-        model=f"LTX-Video, random weights, bfloat16, {size}" if not options.tiny else "tiny",
+        model="tiny"
+        if options.tiny
+        else "LTX-Video, random weights, bfloat16, 49 frames of 512×704, 30 steps, guidance",
         parameters=sum(
             p.numel() for part in (pipe.transformer, pipe.text_encoder, pipe.vae) for p in part.parameters()
         ),

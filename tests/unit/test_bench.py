@@ -1,0 +1,194 @@
+"""Benchmark reports: read, judged, shown; and the run that makes them."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kbuild import bench
+from kbuild.cli.bench import bench as command
+from kbuild.config.model import Version
+from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
+from kbuild.machine import InstalledTorch
+from kbuild.process import Completed
+
+
+def column(name: str, gpu: float | None, error: float = 1e-3) -> dict[str, Any]:
+    timing = None if gpu is None else {"median": gpu, "low": gpu, "high": gpu}
+    return {
+        "name": name,
+        "gpu_us": timing,
+        "wall_us": timing,
+        "error": None if gpu is None else error,
+        "skipped": None if gpu is not None else "No module named 'liger_kernel'",
+    }
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    result = {
+        "operation": "RMS <norm>",
+        "shape": [2, 3, 4096],
+        "dtype": "bfloat16",
+        "bytes": 9_600_000,
+        "tolerance": 5e-3,
+        "columns": [
+            column("copy", 4.0, 0.0),
+            column("eager", 16.0),
+            column("Liger", None),
+            column("ours", 2.0),
+        ],
+    }
+    environment = {
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "torch": "2.11.0",
+        "cuda": "13.0",
+        "python": "3.12.3",
+        "packages": {"kernels": "0.17.2"},
+        "variant": "torch211-cxx11-cu130-x86_64-linux",
+    }
+    return {"version": 1, "project": "my-kernel", "environment": environment, "results": [result], **changes}
+
+
+def test_reads_ratios_and_verdicts() -> None:
+    (result,) = bench.read(document()).results
+    assert result.ratio("ours") == 0.5
+    assert result.ratio("ours", to="eager") == 0.125
+    assert result.ratio("Liger") is None
+    assert result.ratio("nobody") is None
+    assert not result.wrong
+
+
+@pytest.mark.parametrize("error", [6e-3, float("nan")])
+def test_an_error_past_the_dtype_is_wrong(error: float) -> None:
+    doc = document()
+    doc["results"][0]["columns"][-1]["error"] = error
+    assert len(bench.read(doc).wrong) == 1
+
+
+def test_refuses_other_documents() -> None:
+    with pytest.raises(FindingsError, match="not a benchmark report of version 1"):
+        bench.read({"version": 2, "results": []})
+
+
+def test_the_table_says_what_was_measured() -> None:
+    text = bench.markdown(bench.read(document()))
+    assert "NVIDIA H200, driver 580.1, PyTorch 2.11.0 (CUDA 13.0)" in text
+    assert "| shape | copy | eager | Liger | ours | ours / copy | % of 4,800 GB/s | error |" in text
+    # 9.6 MB in 2 µs are 4800 GB/s.
+    assert "| 2×3×4096 | 4.0 | 16.0 (16) | – | 2.0 (2) | 0.50 | 100% | 1.0e-03 |" in text
+    assert "0.50 of copy's, eager 8.00× slower." in text
+
+
+def test_an_unknown_gpu_has_no_share_of_its_peak() -> None:
+    doc = document()
+    doc["environment"]["gpu"] = "Another GPU"
+    assert "GB/s" not in bench.markdown(bench.read(doc))
+
+
+def test_the_plot_is_sound_and_complete() -> None:
+    root = ET.fromstring(bench.svg(bench.read(document())))
+    space = "{http://www.w3.org/2000/svg}"
+    titles = [title.text for title in root.iter(f"{space}title")]
+    assert "RMS <norm> 2×3×4096, ours: 200% of the copy's speed" in titles
+    assert "RMS <norm> 2×3×4096, eager: 25% of the copy's speed" in titles
+    width = float(root.attrib["width"])
+    height = float(root.attrib["height"])
+    for circle in root.iter(f"{space}circle"):
+        assert 0 < float(circle.attrib["cx"]) < width
+        assert 0 < float(circle.attrib["cy"]) < height
+
+
+TORCH = InstalledTorch(torch=Version((2, 11)), cuda=Version((13, 0)), python="python3")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "rms_norm.py").write_text("def operations(kernel, reference): return []\n")
+    (tmp_path / "benchmarks" / "_common.py").touch()
+    variant = tmp_path / "build" / "torch211-cxx11-cu130-x86_64-linux"
+    variant.mkdir(parents=True)
+    (variant / "metadata.json").write_text("{}")
+    return tmp_path
+
+
+def answering(result: dict[str, Any] | None, seen: list[Any], code: int = 0) -> Any:
+    def runner(argv: list[str], *, env: dict[str, str], on_stderr_line: Any, **_: Any) -> Completed:
+        seen.append((argv, env))
+        on_stderr_line("ModuleNotFoundError: No module named 'kernels'" if code else "rms_norm: 2 µs")
+        if result is not None:
+            Path(argv[3]).write_text(json.dumps(result))
+        return Completed(argv=tuple(argv), returncode=code, stdout="", stderr="")
+
+    return runner
+
+
+def test_runs_the_harness_on_the_build(project: Path) -> None:
+    seen: list[Any] = []
+    story: list[str] = []
+    measured = {key: value for key, value in document().items() if key in {"environment", "results"}}
+    got = bench.run(
+        project,
+        "my-kernel",
+        "org/my-kernel",
+        wanted="norm",
+        find_torch=lambda: TORCH,
+        runner=answering(measured, seen),
+        story=story.append,
+    )
+    assert got == document()
+    (argv, env) = seen[0]
+    assert argv[:3] == ["python3", "-m", "kbuild.harness"]
+    assert argv[4:] == ["org/my-kernel", "norm", str(project / "benchmarks" / "rms_norm.py")]
+    assert env["LOCAL_KERNELS"] == f"org/my-kernel={project / 'build'}"
+    assert story == ["rms_norm: 2 µs"]
+
+
+def test_says_what_is_missing(project: Path) -> None:
+    def run(**options: Any) -> Any:
+        return bench.run(project, "my-kernel", "org/my-kernel", **options)
+
+    with pytest.raises(MachineError, match="this environment has none"):
+        run(find_torch=lambda: None)
+    cpu = InstalledTorch(torch=Version((2, 11)), cuda=None, python="python3")
+    with pytest.raises(MachineError, match="built for the CPU"):
+        run(find_torch=lambda: cpu)
+    with pytest.raises(BuildError, match="No module named 'kernels'") as caught:
+        run(find_torch=lambda: TORCH, runner=answering(None, [], code=1))
+    assert caught.value.hint is not None
+    with pytest.raises(UsageError, match="no operation has 'nothing' in its name"):
+        run(wanted="nothing", find_torch=lambda: TORCH, runner=answering(None, []))
+    with pytest.raises(UsageError, match="nothing is built"):
+        run(variant="torch29-cxx11-cpu-x86_64-linux", find_torch=lambda: TORCH)
+
+
+def test_a_project_without_benchmarks(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no benchmarks"):
+        bench.find(tmp_path)
+
+
+def test_shows_a_recorded_report_again(tmp_path: Path) -> None:
+    recorded = tmp_path / "h200.json"
+    recorded.write_text(json.dumps(document()))
+    shown = CliRunner().invoke(command, ["--from", str(recorded)])
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("# my-kernel\n")
+    again = CliRunner().invoke(command, ["--from", str(recorded), "--json"])
+    assert json.loads(again.stdout) == document()
+    written = CliRunner().invoke(command, ["--from", str(recorded), "-o", str(tmp_path / "out")])
+    assert written.exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["h200.json", "h200.md", "h200.svg"]
+
+
+def test_a_wrong_result_fails(tmp_path: Path) -> None:
+    doc = document()
+    doc["results"][0]["columns"][-1]["error"] = 1.0
+    recorded = tmp_path / "wrong.json"
+    recorded.write_text(json.dumps(doc))
+    shown = CliRunner().invoke(command, ["--from", str(recorded)])
+    assert shown.exit_code == 1
+    assert "wrong: RMS <norm> at 2×3×4096" in shown.stderr
