@@ -27,8 +27,9 @@ from kbuild.workspace import workspace
 ENV = {"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"}
 
 RULES = """\
+builddir = {folder}
 rule compile
-  command = cd {sources} && $argv
+  command = $argv
   depfile = $out.d
   deps = gcc
 rule link
@@ -47,35 +48,42 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one variant is built in a folder of its own; `toolkit` is the CUDA toolkit's root, if it has one."""
+    """How one variant is built in a folder of its own; `toolkit` is the CUDA toolkit's root, if it has one.
+
+    ninja runs among the sources, since the compilers write their dependencies relative to where they run.
+    """
 
     variant: str
+    sources: Path
     folder: Path
     units: tuple[Unit, ...]
     toolkit: str | None
 
-    def write(self, sources: Path) -> None:
+    def write(self) -> None:
         """Lay out the folder with its build.ninja."""
         self.folder.mkdir(parents=True)
-        text = RULES.format(sources=sources)
+        text = RULES.format(folder=self.folder)
         for unit in self.units:
-            text += f"build {unit.output}: compile {sources}/{unit.source}\n"
+            text += f"build {unit.output}: compile {unit.source}\n"
             text += f"  argv = {' '.join(unit.argv).replace('$', '$$')}\n"
-        text += f"build {self.variant}.so: link {' '.join(unit.output for unit in self.units)}\n"
+        text += (
+            f"build {self.folder}/{self.variant}.so: link {' '.join(unit.output for unit in self.units)}\n"
+        )
         text += f"  libraries = -L{self.toolkit}/lib -lcudart\n" if self.toolkit else "  libraries =\n"
         (self.folder / "build.ninja").write_text(text)
 
     def build(self, jobs: int) -> Cost:
         """Build what is not up to date."""
-        return measure(["ninja", "-j", str(jobs)], self.folder / "log", cwd=self.folder, env=ENV).cost
+        argv = ["ninja", "-f", str(self.folder / "build.ninja"), "-j", str(jobs)]
+        return measure(argv, self.folder / "log", cwd=self.sources, env=ENV).cost
 
 
 def plans(project: Path, variants: Sequence[str], folder: Path) -> list[Plan]:
     """One plan a variant, with its ninja file written and its CUDA toolkit in the default store."""
     recipes = _recipes(project, variants)
-    made = [_plan(name, recipes[name].drv, folder / name) for name in variants]
+    made = [_plan(name, recipes[name].drv, project, folder / name) for name in variants]
     for plan in made:
-        plan.write(project)
+        plan.write()
     return made
 
 
@@ -85,7 +93,7 @@ def _recipes(root: Path, variants: Sequence[str]) -> Mapping[str, nixcmd.Derivat
         return nixcmd.probe().evaluate(place.project, variants, {"kbuild": place.builder})
 
 
-def _plan(variant: str, drv: str, folder: Path) -> Plan:
+def _plan(variant: str, drv: str, sources: Path, folder: Path) -> Plan:
     step = _compile_step()
     closure = _out("nix-store", "--query", "--requisites", drv).split()
     units, toolkit = [], None
@@ -108,7 +116,7 @@ def _plan(variant: str, drv: str, folder: Path) -> Plan:
     if merged:
         flags = nixcmd.Settings(max_jobs=1).flags(host.detect())
         _out("nix-store", "--realise", *merged, *flags)
-    return Plan(variant=variant, folder=folder, units=tuple(units), toolkit=toolkit)
+    return Plan(variant=variant, sources=sources, folder=folder, units=tuple(units), toolkit=toolkit)
 
 
 def _inputs(drv: str) -> dict[str, Any]:
