@@ -117,6 +117,38 @@ def run(*argv: str | Path, env: dict[str, str], cwd: Path) -> str:
     return done.stdout
 
 
+BINDINGS = {
+    name: block.body
+    for block in blocks("cpp")
+    for name in re.findall(r"// file: (\w+)/torch_binding.cpp\n", block.text)
+}
+
+
+@pytest.mark.parametrize("kind", BINDINGS)
+def test_bindings_build_and_run(tmp_path: Path, models: Client, kind: str) -> None:
+    root = tmp_path / "my-silu"
+    stable = kind == "stable"
+    scaffold = Scaffold(
+        org="my-org", name="my-silu", backends=(Backend.CPU,), op=Op.ELEMENTWISE, stable_abi=stable
+    )
+    write(render(scaffold), root)
+    (root / "torch-ext" / "torch_binding.cpp").write_text(BINDINGS[kind])
+    package = root / "torch-ext" / "my_silu"
+    for name in ("functional", "layers", "reference"):
+        (package / f"{name}.py").unlink()
+    (package / "__init__.py").write_text("from ._ops import ops\n")
+    variant = "torch-stable-abi210-cpu-x86_64-linux" if stable else VARIANTS[0]
+    built = kbuild("build", root, "--variant", variant)
+    assert built.code == 0, built.stderr
+    code = (
+        "import torch; from kernels import get_local_kernel; from pathlib import Path\n"
+        "half, scale = get_local_kernel(Path('.')).ops.split_rows(torch.zeros(3, 8, dtype=torch.float16))\n"
+        "assert (half.shape, half.dtype) == ((3, 4), torch.float16)\n"
+        "assert (scale.shape, scale.dtype) == ((3, 1), torch.float32)\n"
+    )
+    run(models.python, "-c", code, env=environment(root), cwd=root)
+
+
 def own_python(page: Path) -> list[Block]:
     return [block for block in blocks("python") if block.page == page and block.source is None]
 

@@ -4,7 +4,7 @@
 set -eu
 project=${1:-.}
 
-# The first variant of a backend that can be built; for an ordinary build, of the PyTorch that is installed.
+# The first variant of a backend that can be built: for the PyTorch that is installed, else for the newest.
 variant() {
   kbuild variants "$project" --json | python3 -c '
 import importlib.metadata, json, sys
@@ -13,7 +13,11 @@ try:
 except importlib.metadata.PackageNotFoundError:
     torch = None
 found = [v for v in json.load(sys.stdin)["variants"] if v["builds"] and v["backend"] == sys.argv[1]]
-print(next((v["variant"] for v in found if v["torch"] == torch), found[-1]["variant"] if found else ""))
+for wanted in (torch, found[-1]["torch"] if found else None):
+    fitting = [v["variant"] for v in found if v["torch"] == wanted]
+    if fitting:
+        print(fitting[0])
+        break
 ' "$1"
 }
 
