@@ -1,15 +1,20 @@
 """What `kbuild init` writes builds for CPU and CUDA, verifies, and passes its own tests through `kbuild test`."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from clients import Client, kernel_tester
 from runs import Finished, kbuild
 
+from kbuild.hub import card
+from kbuild.hub.plan import RepoType
+from kbuild.hub.tree import read_build
 from kbuild.scaffold import Backend, Op, Scaffold, render, write
 
 pytestmark = pytest.mark.nix
@@ -65,6 +70,7 @@ def test_builds_and_passes_its_own_tests(tmp_path: Path, tester: Client, op: Op,
     assert result["skipped"] == 2, "the two that need a GPU"
     run_benchmarks_on_cpu(root, f"acme/{root.name}", tester)
     assert sorted(path for path in (root / "build").rglob("*")) == before, "tests leave no trace in a build"
+    run_the_card_s_example(root, f"acme/{root.name}", names, tester)
 
 
 @pytest.mark.heavy
@@ -96,6 +102,17 @@ for path in Path("benchmarks").glob("*.py"):
             count += 1
 print(count)
 """
+
+
+def run_the_card_s_example(root: Path, repo: str, names: list[str], tester: Client) -> None:
+    """The card that publishing makes of CARD.md: front matter, no template left, and Python that runs."""
+    local = read_build(root / "build", violations=dict.fromkeys(names, ()))
+    text = card.render(root, local, repo_id=repo, repo_type=RepoType.KERNEL)
+    assert yaml.safe_load(text.split("---\n")[1])["library_name"] == "kernels"
+    assert "{%" not in text
+    assert all(f"| `{name}` |" in text for name in names)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    tester.check(code + "assert y.shape == x.shape\n", environment={"LOCAL_KERNELS": f"{repo}={root}"})
 
 
 def run_benchmarks_on_cpu(root: Path, repo: str, tester: Client) -> None:

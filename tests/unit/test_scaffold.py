@@ -2,15 +2,19 @@
 
 import itertools
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from runs import kbuild
 
+from kbuild.cli import COMMANDS, cli
 from kbuild.errors import UsageError
 from kbuild.scaffold import Backend, Op, Scaffold, parse_repository, render, write
 
@@ -63,6 +67,22 @@ def test_workflow_and_hooks_are_yaml(project: Path) -> None:
         assert command in commands
     assert workflow["jobs"]["publish"]["permissions"]["attestations"] == "write"
     assert yaml.safe_load((project / ".pre-commit-config.yaml").read_text())["repos"]
+
+
+def test_the_commands_it_names_exist(project: Path) -> None:
+    named = [
+        project / "README.md",
+        project / ".github/workflows/kernel.yml",
+        project / ".pre-commit-config.yaml",
+    ]
+    lines = re.findall(r"(?m)\bkbuild (\w+)(.*)$", "\n".join(path.read_text() for path in named))
+    assert {command for command, _ in lines} >= {"check", "build", "test", "publish"}
+    for command, rest in lines:
+        if command in COMMANDS:
+            arguments = shlex.split(rest, comments=True)
+            found = cli.get_command(click.Context(cli), command)
+            assert found is not None
+            found.make_context(command, arguments)
 
 
 @pytest.mark.parametrize("backends", BACKENDS)
