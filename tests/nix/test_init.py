@@ -151,6 +151,13 @@ def test_a_failing_test_is_a_finding(project: Path, tmp_path: Path, tester: Clie
     assert "assert 1 == 2" in tested.stderr
 
 
+def test_options_of_pytest_in_the_project_s_folder(project: Path, tester: Client) -> None:
+    tested = kbuild("test", "-k", "layer", "-v", "--json", cwd=project, env=on_path(tester))
+    assert tested.code == 0, tested.stderr
+    assert tested.json()["passed"] == 1
+    assert "::test_layer PASSED" in tested.stderr
+
+
 def test_the_configuration_around_a_project_is_not_its_own(
     project: Path, tmp_path: Path, tester: Client
 ) -> None:
