@@ -292,6 +292,41 @@ def agreement(tree: Tree) -> list[Violation]:
     ]
 
 
+def identity(tree: Tree) -> list[Violation]:
+    """The id in metadata.json is made of this build's op namespace and this variant's name."""
+    if tree.metadata is None or tree.ops is None or tree.ops.namespace is None:
+        return []
+    found, built_as = tree.metadata.id, _variant_in_id(tree)
+    if found != tree.ops.namespace and not found.startswith(f"{tree.ops.namespace}_"):
+        message = f"the id is {found!r}, and the op namespace is {tree.ops.namespace}"
+    elif tree.variant is not None and built_as is not None and built_as != _as_id(tree.variant):
+        message = f"the id says that this is the build of {built_as}, and the variant is {tree.variant}"
+    else:
+        return []
+    return [
+        Violation(
+            code="identity",
+            message=message,
+            path=metadata.FILE_NAME,
+            needed=built_as,
+            allowed=None if tree.variant is None else _as_id(tree.variant),
+            hint="the folder was renamed, or its metadata.json was edited: build the variant again",
+        )
+    ]
+
+
+def _as_id(variant: Variant) -> str:
+    return re.sub(r"\W", "_", str(variant))
+
+
+def _variant_in_id(tree: Tree) -> str | None:
+    """What follows the op namespace in the id; the public kernel-builder's ids are the namespace alone."""
+    if tree.metadata is None or tree.ops is None or tree.ops.namespace is None:
+        return None
+    rest = tree.metadata.id.removeprefix(f"{tree.ops.namespace}_")
+    return None if rest == tree.metadata.id else rest
+
+
 def op_namespace(tree: Tree) -> list[Violation]:
     """`_ops.py`, the module's file name and the kernel's name state one namespace, unique to the build."""
     modules = [library for library in tree.libraries if "/" not in library]
@@ -336,6 +371,14 @@ def _no_metadata(tree: Tree) -> str | None:
     return "metadata.json cannot be read" if tree.metadata is None else None
 
 
+def _no_identity(tree: Tree) -> str | None:
+    if tree.metadata is None or identity(tree):
+        return _no_metadata(tree)
+    if tree.variant is None:
+        return "the variant is not known"
+    return "the id names no variant" if _variant_in_id(tree) is None else None
+
+
 def _no_ops(tree: Tree) -> str | None:
     if isinstance(tree.variant, TvmFfiVariant):
         return "a tvm-ffi variant registers no PyTorch ops"
@@ -368,6 +411,13 @@ TREE_RULES = (
         missing=_no_metadata,
     ),
     TreeRule(code="agreement", title="built for", check=agreement, found=_archs, missing=_no_metadata),
+    TreeRule(
+        code="identity",
+        title="id",
+        check=identity,
+        found=lambda t: "" if t.metadata is None else t.metadata.id,
+        missing=_no_identity,
+    ),
     TreeRule(
         code="op-namespace",
         title="op namespace",

@@ -19,6 +19,7 @@ from kbuild.variants import parse
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the path")
 
 CPU = "torch213-cxx11-cpu-x86_64-linux"
+ID = f"{STEM}_torch213_cxx11_cpu_x86_64_linux"
 OPS = "import torch\n{}\nops = torch.ops.{}\n"
 
 Change = Callable[[Path], None]
@@ -41,10 +42,12 @@ def variant(tmp_path: Path, library: Path) -> Path:
     return folder
 
 
-def seal(folder: Path, backend: str = "cpu", archs: tuple[str, ...] | None = None) -> None:
+def seal(
+    folder: Path, backend: str = "cpu", archs: tuple[str, ...] | None = None, *, identity: str = ID
+) -> None:
     """Write metadata.json over what lies in the folder."""
     metadata.Metadata(
-        id=STEM,
+        id=identity,
         name="relu",
         version=1,
         license="Apache-2.0",
@@ -173,6 +176,40 @@ def test_the_name_of_the_folder_decides_unless_the_variant_is_given(variant: Pat
     assert violation.allowed == CPU
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch212-cxx11-cpu-x86_64-linux",
+        "torch214-cxx11-cpu-x86_64-linux",
+        "torch213-cxx11-cu130-x86_64-linux",
+        "torch213-cxx11-cpu-aarch64-linux",
+        "torch-stable-abi213-cpu-x86_64-linux",
+    ],
+)
+def test_a_variant_does_not_become_another_by_renaming_its_folder(name: str, variant: Path) -> None:
+    other = variant.rename(variant.with_name(name))
+
+    (violation,) = [v for v in verify_variant(other).violations if v.code == "identity"]
+    assert violation.message == (
+        f"the id says that this is the build of {CPU.replace('-', '_')}, and the variant is {name}"
+    )
+
+
+def test_an_id_of_another_build_is_noticed(variant: Path) -> None:
+    seal(variant, identity="_gelu_cpu_0123abcd_torch213_cxx11_cpu_x86_64_linux")
+
+    assert [code for code, _, _ in broken(variant)] == ["identity"]
+
+
+def test_the_public_builders_ids_name_no_variant(variant: Path) -> None:
+    seal(variant, identity=STEM)
+
+    verdict = verify_variant(variant)
+    (result,) = [result for result in verdict.results if result.code == "identity"]
+    assert verdict.ok
+    assert result.skipped == "the id names no variant"
+
+
 def test_headers_and_tables_are_the_projects_choice(variant: Path) -> None:
     write("include/scale.cuh")(variant)
     write("tables/tuned.bin")(variant)
@@ -188,7 +225,7 @@ def test_a_python_only_variant_is_judged_without_a_library(tmp_path: Path, libra
     assert broken(folder) == []
 
     (folder / "_ops.py").write_text(OPS.format("", "_relu_0123abcd"))
-    seal(folder, "cuda")
+    seal(folder, "cuda", identity="_relu_0123abcd_torch_cuda")
     assert broken(folder) == []
 
     shutil.copy(library, folder)
