@@ -329,6 +329,11 @@ REPORT = """\
 
 {verdicts}
 
+What to expect of another kernel: kbuild saves device code that needs no PyTorch headers, and only that. relu's takes
+a few seconds, less than its bindings do. wide-norm is generated for this benchmark: 288 kernels in one .cu, its size
+chosen to stand for kernels that take a minute. A .cu whose section depends on torch is compiled for every PyTorch
+either way. kbuild's own share (link stubs once per PyTorch and machine, evaluation, verification) is in every row.
+
 ## Bytes that a machine with nothing receives
 
 An empty store, an empty cache, and pip with the package index alone. Received is what came back through a proxy that
