@@ -245,7 +245,7 @@ def compiler_errors(log: str, *, limit: int = 20) -> Iterable[str]:
     telling = [
         index
         for index, line in enumerate(lines)
-        if re.search(r"\b(?:fatal )?error\b|undefined reference|cannot find|Killed|kbuild:", line)
+        if re.search(r"\b(?:fatal )?error\b|undefined reference|multiple definition|cannot find|Killed|kbuild:", line)
     ]
     if not telling:
         return lines[-limit:]

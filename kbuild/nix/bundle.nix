@@ -1,8 +1,8 @@
 # All variants of a project in one folder, each under its name.
-{ step, ... }:
+{ step, util, ... }:
 project: variants:
 step {
-  name = "${project.general.name}-bundle";
+  name = util.safeName "${project.general.name}-bundle";
   step = ./steps/bundle.py;
   inputs.variants = builtins.mapAttrs (_: drv: "${drv}") variants;
 }

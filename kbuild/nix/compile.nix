@@ -1,6 +1,6 @@
 # One translation unit -> one object file, one derivation.
 #
-# Only what the unit can see is an input: its own text, the headers listed in build.toml, and the PyTorch and CUDA
+# Only what the unit can see is an input: its own text, the listed files that it includes, and the PyTorch and CUDA
 # headers of its row where its section asks for them. A unit whose section does not depend on torch therefore has
 # the same hash, and is compiled once, for every PyTorch release.
 {
@@ -9,6 +9,7 @@
   tree,
   toolkit,
   matrix,
+  util,
   ...
 }:
 {
@@ -23,9 +24,6 @@
 let
   isBinding = section == null;
   usesTorch = isBinding || builtins.elem "torch" section.depends;
-  candidates =
-    if isBinding then project.units project.torch.src else project.units section.src;
-  headers = project.kernelHeaders ++ (if usesTorch then project.torchHeaders else [ ]);
   includes = if isBinding then project.torch.include or [ ] else section.include;
   unsupported = builtins.filter (d: d != "torch") (if isBinding then [ ] else section.depends);
   cuda = if row.backend == "cuda" then toolkit row.compute else null;
@@ -34,10 +32,10 @@ if unsupported != [ ] then
   throw "kbuild: [kernel.${section.id}] depends on ${builtins.concatStringsSep ", " unsupported}, which this builder has no source for"
 else
   step {
-    name = "${builtins.replaceStrings [ "/" ] [ "-" ] unit}.o";
+    name = "${util.safeName unit}.o";
     step = ./steps/compile.py;
     inputs = {
-      source = project.sourceTree "source" ([ unit ] ++ headers ++ project.alsoIncluded unit candidates);
+      source = project.sourceTree "source" (project.visibleTo unit);
       inherit unit includes;
       flags =
         if isBinding then project.torch.cxx-flags or [ ] else section.cxx-flags;

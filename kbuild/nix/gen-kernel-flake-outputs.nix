@@ -64,7 +64,7 @@ let
     in
     derivation (
       {
-        name = "${kernel.general.name}-shell";
+        name = "kernel-shell";
         inherit system;
         # Named, because what `nix develop` runs in place of the builder looks for the variable.
         outputs = [ "out" ];

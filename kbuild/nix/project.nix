@@ -17,20 +17,49 @@ let
   compiledSuffixes = [ ".c" ".cc" ".cpp" ".cxx" ".cu" ];
   isHeader = file: !(builtins.any (suffix: util.hasSuffix suffix file) compiledSuffixes);
 
+  files = map util.normalise;
   sections = map (
     id:
     toml.kernel.${id}
     // {
       inherit id;
+      src = files toml.kernel.${id}.src;
       include = toml.kernel.${id}.include or [ ];
       cxx-flags = toml.kernel.${id}.cxx-flags or [ ];
       cuda-flags = toml.kernel.${id}.cuda-flags or [ ];
     }
   ) (builtins.attrNames (toml.kernel or { }));
 
-  torch = framework.torch or null;
-  torchHeaders = builtins.filter isHeader (torch.src or [ ]);
-  kernelHeaders = builtins.filter isHeader (builtins.concatMap (s: s.src) sections);
+  torch = if framework ? torch then framework.torch // { src = files framework.torch.src; } else null;
+
+  # What a unit may include: every file that build.toml lists, wherever it lists it, by its base name.
+  listed = util.unique ((torch.src or [ ]) ++ builtins.concatMap (s: s.src) sections);
+  byName = builtins.groupBy baseNameOf listed;
+
+  # For each listed file the listed files that it may include: those whose base name stands in an include, taken
+  # without looking at folders or conditions. One that includes a macro may include every header.
+  mentions = util.genAttrs listed (
+    file:
+    let
+      text = builtins.readFile (path + "/${file}");
+      matches = regex: builtins.filter builtins.isList (builtins.split regex text);
+      names = map builtins.head (matches "include[ \t]*[(]?[ \t]*[<\"]([^>\"\n]*)[>\"]");
+    in
+    if matches "#[ \t]*include[ \t]+[A-Za-z_]" != [ ] then
+      builtins.filter isHeader listed
+    else
+      builtins.concatMap (name: byName.${baseNameOf name} or [ ]) names
+  );
+
+  # The files that compiling this one needs, itself among them.
+  visibleTo =
+    file:
+    map (node: node.key) (
+      builtins.genericClosure {
+        startSet = [ { key = file; } ];
+        operator = node: map (key: { inherit key; }) mentions.${node.key};
+      }
+    );
 
   # A folder with just these files, so that an edit elsewhere changes no hash.
   sourceTree =
@@ -54,14 +83,6 @@ let
       filter =
         file: type: if type == "directory" then folders ? ${relative file} else wanted ? ${relative file};
     };
-
-  # Files of the same build that this one includes although they are no headers, such as a shared .cu.
-  alsoIncluded =
-    file: candidates:
-    let
-      text = builtins.readFile (path + "/${file}");
-    in
-    builtins.filter (c: c != file && util.hasInfix (baseNameOf c) text) candidates;
 
   pythonName = builtins.replaceStrings [ "-" ] [ "_" ] general.name;
 
@@ -91,11 +112,8 @@ in
     framework
     sections
     torch
-    isHeader
-    torchHeaders
-    kernelHeaders
     sourceTree
-    alsoIncluded
+    visibleTo
     pythonName
     packageFiles
     ;

@@ -15,14 +15,20 @@ let
 
   backendOf = compute: if compute == "cpu" then "cpu" else "cuda";
   plain = builtins.replaceStrings [ "." ] [ "" ];
-  atLeast = a: b: builtins.compareVersions a b >= 0;
+  # Versions count by major and minor, as in kbuild/variants.py.
+  atLeast = a: b: builtins.compareVersions (util.majorMinor a) (util.majorMinor b) >= 0;
 
   stableFor =
     backend:
     let
       setting = framework.torch.stable-abi or null;
     in
-    if builtins.isAttrs setting then setting.${backend} or null else setting;
+    if setting == null then
+      null
+    else if builtins.isAttrs setting then
+      (if setting ? ${backend} then util.majorMinor setting.${backend} else null)
+    else
+      util.majorMinor setting;
 
   toolkitServes =
     compute:
@@ -68,13 +74,21 @@ let
       capabilities = capabilities row.compute;
     };
 
+  # Whether everything that the sections depend on is at hand; of the toolchain only PyTorch is.
+  dependable =
+    row:
+    builtins.all (s: builtins.all (d: d == "torch") s.depends) (
+      if row.compute == "cpu" then sectionsFor "cpu" else activeSections row.compute
+    );
+
   served =
     row:
     builtins.elem (backendOf row.compute) general.backends
     && sectionsFor (backendOf row.compute) != [ ]
     && toolkitServes row.compute
     && (row.compute == "cpu" || activeSections row.compute != [ ])
-    && noneEmpty (capabilities row.compute);
+    && noneEmpty (capabilities row.compute)
+    && dependable row;
 
   ordinary = builtins.concatMap (
     row:

@@ -20,7 +20,8 @@ let
   compiled = project.torch.src or [ ] ++ builtins.concatMap (s: s.src) sections;
   packageFiles = project.packageFiles;
 
-  # The op namespace changes when, and only when, the code of this variant does.
+  # The op namespace, and with it the module's name, changes when anything does that the variant is made of: two builds
+  # that differ can live in one process.
   digest = builtins.substring 0 12 (
     builtins.hashString "sha256" (
       builtins.toJSON [
@@ -29,7 +30,7 @@ let
         (map (file: [
           file
           (builtins.hashFile "sha256" (project.path + "/${file}"))
-        ]) (if noarch then packageFiles else compiled))
+        ]) (packageFiles ++ (if noarch then [ ] else compiled)))
       ]
     )
   );
@@ -41,8 +42,12 @@ let
     map (m: "${m}(TORCH_EXTENSION_NAME") [
       "TORCH_LIBRARY_EXPAND"
       "TORCH_LIBRARY_IMPL_EXPAND"
+      "STABLE_TORCH_LIBRARY_EXPAND"
+      "STABLE_TORCH_LIBRARY_IMPL_EXPAND"
       "REGISTER_EXTENSION"
     ];
+  # PyTorch 2.9 has the stable registration under other names.
+  macrosFit = row.stable == null || builtins.compareVersions row.stable "2.10" >= 0;
   torchFiles =
     project.torch.src or [ ] ++ builtins.concatMap (s: if builtins.elem "torch" s.depends then s.src else [ ]) sections;
   bakes =
@@ -50,7 +55,7 @@ let
     util.hasInfix "TORCH_EXTENSION_NAME" (
       builtins.replaceStrings macros (map (_: "") macros) (builtins.readFile (project.path + "/${file}"))
     );
-  atLink = row.stable == null && !(builtins.any bakes torchFiles);
+  atLink = macrosFit && !(builtins.any bakes torchFiles);
 
   object =
     section: unit:
@@ -71,12 +76,12 @@ let
     ++ builtins.concatMap (section: map (object section) (project.units section.src)) sections;
 
   library = link {
-    name = "${general.name}-${row.variant}-library";
+    name = util.safeName "${general.name}-${row.variant}-library";
     inherit row objects namespace;
   };
 in
 step {
-  name = "${general.name}-${row.variant}";
+  name = util.safeName "${general.name}-${row.variant}";
   step = ./steps/assemble.py;
   # Just the modules that write metadata.json, so that an edit of the command line rebuilds nothing.
   modules = [

@@ -26,14 +26,24 @@ extern "C" __attribute__((visibility("hidden"))) const char kbuild_op_namespace[
 #define TORCH_LIBRARY_IMPL_EXPAND(NAME, DEVICE, MODULE) \
   KBUILD_TORCH_LIBRARY(torch::Library::IMPL, std::make_optional(c10::DispatchKey::DEVICE), __COUNTER__, MODULE)
 
+#define KBUILD_STABLE_LIBRARY(kind, key, uid, MODULE)                                                             \
+  static void KBUILD_CONCAT(kbuild_library_init_, uid)(torch::stable::detail::StableLibrary&);                    \
+  static const torch::stable::detail::StableTorchLibraryInit KBUILD_CONCAT(kbuild_library_, uid)(                 \
+      torch::stable::detail::StableLibrary::Kind::kind, &KBUILD_CONCAT(kbuild_library_init_, uid),                \
+      kbuild_op_namespace, key, __FILE__, __LINE__);                                                              \
+  void KBUILD_CONCAT(kbuild_library_init_, uid)(torch::stable::detail::StableLibrary & MODULE)
+
+#define STABLE_TORCH_LIBRARY_EXPAND(NAME, MODULE) KBUILD_STABLE_LIBRARY(DEF, nullptr, __COUNTER__, MODULE)
+#define STABLE_TORCH_LIBRARY_IMPL_EXPAND(NAME, DEVICE, MODULE) \
+  KBUILD_STABLE_LIBRARY(IMPL, #DEVICE, __COUNTER__, MODULE)
+
 #else
 
 #define TORCH_LIBRARY_EXPAND(NAME, MODULE) TORCH_LIBRARY(NAME, MODULE)
 #define TORCH_LIBRARY_IMPL_EXPAND(NAME, DEVICE, MODULE) TORCH_LIBRARY_IMPL(NAME, DEVICE, MODULE)
-
-#endif
-
 #define STABLE_TORCH_LIBRARY_EXPAND(NAME, MODULE) STABLE_TORCH_LIBRARY(NAME, MODULE)
 #define STABLE_TORCH_LIBRARY_IMPL_EXPAND(NAME, DEVICE, MODULE) STABLE_TORCH_LIBRARY_IMPL(NAME, DEVICE, MODULE)
+
+#endif
 
 #define REGISTER_EXTENSION(NAME) static_assert(true, "the module's PyInit function is generated at link time");

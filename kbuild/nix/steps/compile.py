@@ -3,11 +3,15 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+HOST_COMPILER = "g++"
+# As in the public builder: found without being named.
+IMPLICIT_INCLUDES = ("csrc",)
 COMMON = [
     "-O3",
     "-fPIC",
@@ -39,65 +43,55 @@ def stable_abi_defines(version: str | None, *, cuda: bool) -> list[str]:
 def main() -> int:
     attrs = json.loads(Path(".attrs.json").read_text())
     i, host, out = attrs["inputs"], attrs["host"], attrs["outputs"]["out"]
-    os.environ["PATH"] = host["path"]
-    os.environ["TMPDIR"] = str(Path.cwd())
-    # A relative path of the unit, so that __FILE__ says `relu_cuda/relu.cu` wherever the project lies.
-    os.chdir(i["source"])
+    build = Path.cwd()
+    os.environ |= {"PATH": host["path"], "TMPDIR": str(build), "SOURCE_DATE_EPOCH": "0"}
+    # Compilers write paths into what they make (assertions, __FILE__, line tables). Here they see short ones that are
+    # the same wherever the project and the store lie.
+    for name in ("torch", "registration", "toolkit"):
+        if i[name]:
+            (build / name).symlink_to(i[name])
+            i[name] = str(build / name)
+    shutil.copytree(i["source"], build / "source")
+    os.chdir("source")
     return subprocess.run(command(i, out, threads=os.environ["NIX_BUILD_CORES"]), check=False).returncode
 
 
 def command(i: dict[str, Any], out: str, *, threads: str) -> list[str]:
     """The compiler's argv, to be run in the folder of the sources; `threads` are those of one nvcc call."""
     unit = i["unit"]
-    includes = [str(Path(folder)) for folder in i["includes"]]
-    system = [i["registration"], i["torch"] and f"{i['torch']}/include"]
-    system += [i["torch"] and f"{i['torch']}/include/torch/csrc/api/include"]
-    system = [path for path in system if path]
-    # No store path may reach the binary: assertion messages and __FILE__ name headers by these short prefixes.
-    prefixes = {i["source"]: ".", i["torch"]: "torch", i["registration"]: "kbuild", i["toolkit"]: "cuda"}
-    maps = [f"-ffile-prefix-map={path}={short}" for path, short in prefixes.items() if path]
-    flags = [*COMMON, *maps]
-    if not any(flag.startswith("-std=") for flag in i["flags"] + i["cuda_flags"]):
+    includes = [*i["includes"], *(folder for folder in IMPLICIT_INCLUDES if Path(folder).is_dir())]
+    system = [i["registration"]] if i["registration"] else []
+    system += [f"{i['torch']}/include", f"{i['torch']}/include/torch/csrc/api/include"] if i["torch"] else []
+    system += [f"{i['toolkit']}/include"] if i["toolkit"] else []
+    # No path of the machine may reach the binary.
+    prefixes = {str(Path.cwd()): ".", i["torch"]: "torch", i["registration"]: "kbuild", i["toolkit"]: "cuda"}
+    flags = [*COMMON, *(f"-ffile-prefix-map={path}={short}" for path, short in prefixes.items() if path)]
+    if not any(re.match("--?std=", flag) for flag in i["flags"] + i["cuda_flags"]):
         flags.append(f"-std={i['cxx_standard']}")
     defines = i["defines"] + stable_abi_defines(i["stable_abi"], cuda=bool(i["toolkit"]))
     flags += [f"-D{define}" for define in defines] + [f"-I{path}" for path in includes]
-    if i["toolkit"]:
-        flags += ["-isystem", f"{i['toolkit']}/include"]
     for path in system:
         flags += ["-isystem", path]
 
     if unit.endswith(".cu"):
         if not i["toolkit"]:
             raise SystemExit(f"kbuild: {unit} is CUDA code in a section of another backend")
-        argv = [
-            f"{i['toolkit']}/bin/nvcc",
-            "-ccbin",
-            host_compiler(),
-            "--threads",
-            threads,
-        ]
+        argv = [f"{i['toolkit']}/bin/nvcc", "-ccbin", HOST_COMPILER, "--threads", threads]
         for capability in i["capabilities"]:
             argv += gencode(capability)
         argv += nvcc_flags(flags) + nvcc_flags(i["flags"]) + i["cuda_flags"]
         return [*argv, "--expt-relaxed-constexpr", "-c", unit, "-o", out]
-    return [host_compiler(), *flags, *i["flags"], "-c", unit, "-o", out]
-
-
-def host_compiler() -> str:
-    return "g++"
+    return [HOST_COMPILER, *flags, *i["flags"], "-c", unit, "-o", out]
 
 
 def nvcc_flags(flags: list[str]) -> list[str]:
     """The same flags for nvcc, which hands on to the host compiler only what it is told to."""
-    own = re.compile(r"-(?:D|I|O|U|std=|isystem|DNDEBUG)")
+    own = re.compile(r"-(?:D|I|U|isystem|O[0-3]?$|-?std=|Xcompiler)")
+    with_value = {"-D", "-I", "-U", "-isystem", "-Xcompiler"}
     result: list[str] = []
-    takes_next = False
-    for flag in flags:
-        if takes_next or own.match(flag):
-            result.append(flag)
-            takes_next = flag == "-isystem"
-        else:
-            result += ["-Xcompiler", flag]
+    for index, flag in enumerate(flags):
+        is_value = index > 0 and flags[index - 1] in with_value
+        result += [flag] if is_value or own.match(flag) else ["-Xcompiler", flag]
     return result
 
 
