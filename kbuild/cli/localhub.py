@@ -58,7 +58,7 @@ def serve(
     def ready(endpoint: str) -> None:
         click.echo(f"Serving {root} at {endpoint}; Ctrl-C ends it.", err=True)
         if print_env:
-            settings = environment(endpoint, config.users[0].token, root / "client-home")
+            settings = environment(endpoint, config.users[0].token, root.absolute() / "client-home")
             click.echo(json.dumps({"version": 1, "environment": settings}))
 
     serve_hub(root, config, port=port, on_ready=ready)

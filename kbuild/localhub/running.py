@@ -1,6 +1,7 @@
 """A loopback Hub that runs: in the foreground for people, in a thread for tests and the demo."""
 
 import socket
+import sqlite3
 import tempfile
 import threading
 import time
@@ -12,9 +13,10 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from kbuild.errors import HubError, MachineError
+from kbuild.errors import HubError, MachineError, UsageError
 from kbuild.localhub.app import App
 from kbuild.localhub.config import RESERVED_NAMESPACES, Config, User
+from kbuild.localhub.store import DATABASE
 
 DEMO_USER = User(name="demo-user", token="demo-token", orgs=("demo-org",))  # noqa: S106 - no secret
 DEMO = Config(users=(DEMO_USER,), orgs=("demo-org",))
@@ -46,7 +48,7 @@ def environment(endpoint: str, token: str, home: Path) -> dict[str, str]:
 def serve(root: Path, config: Config, *, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `on_ready` receives the endpoint once requests are answered."""
     _check(config)
-    app = App(root, config)
+    app = _open(root, config, time.time)
     try:
         with _listening(port) as listener:
             _Server(app, on_ready=lambda: on_ready(_endpoint(listener))).run(sockets=[listener])
@@ -68,7 +70,7 @@ def running_hub(
     `wrap` puts something around the application: tests make it fail on purpose.
     """
     _check(config)
-    app = App(root, config, clock=clock)
+    app = _open(root, config, clock)
     ready = threading.Event()
     with _listening(port) as listener, tempfile.TemporaryDirectory(prefix="localhub-home-") as home:
         server = _Server(wrap(app), on_ready=ready.set)
@@ -118,6 +120,22 @@ def _listening(port: int) -> Iterator[socket.socket]:
                 hint="Name another port, or --port 0 for any free one.",
             ) from error
         yield listener
+
+
+def _open(root: Path, config: Config, clock: Callable[[], float]) -> App:
+    hint = "Name a folder for the Hub's state: one that is empty, missing, or was used for that before."
+    try:
+        # NB: a Hub clears out what it finds half received, which must not be somebody's own files.
+        present = {path.name for path in root.iterdir()} if root.is_dir() else set[str]()
+        if DATABASE not in present and present - {"blobs", "incoming"}:
+            raise UsageError(f"Cannot keep a Hub in {root}: there is something else in it", hint=hint)
+        return App(root, config, clock=clock)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot keep a Hub in {root}: {error.filename or root}: {error.strerror}", hint=hint
+        ) from error
+    except sqlite3.Error as error:
+        raise UsageError(f"Cannot keep a Hub in {root}: {error}", hint=hint) from error
 
 
 def _endpoint(listener: socket.socket) -> str:

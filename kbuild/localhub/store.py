@@ -13,6 +13,8 @@ from pathlib import Path
 
 from kbuild.localhub.gitids import File, commit_oid, tree_oids
 
+DATABASE = "hub.sqlite"
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS repos (
@@ -115,9 +117,7 @@ class Store:
     def __init__(self, root: Path, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(
-            root / "hub.sqlite", isolation_level=None, check_same_thread=False, timeout=60
-        )
+        self._db = sqlite3.connect(root / DATABASE, isolation_level=None, check_same_thread=False, timeout=60)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA foreign_keys=ON")

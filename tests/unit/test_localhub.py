@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -360,7 +360,7 @@ def test_the_command_says_where_it_listens_and_survives_a_kill(tmp_path: Path) -
 
 
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kbuild", "localhub", "serve", "--root", str(tmp_path)]
+    command = [sys.executable, "-m", "kbuild", "localhub", "serve", "--root", str(tmp_path / "hub")]
     finished = subprocess.run([*command, "--user", "x"], capture_output=True, text=True, check=False)
     assert finished.returncode == 2
     assert "Each --user takes one --token" in finished.stderr
@@ -370,3 +370,33 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     assert finished.returncode == 3
     assert f"Cannot listen on 127.0.0.1:{port}" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda root: root.write_text("mine"), "File exists"),
+        (lambda root: (root / "incoming").mkdir(parents=True) or (root / "notes.txt").touch(), "something else"),
+        (lambda root: root.mkdir() or (root / "hub.sqlite").write_text("not a database" * 99), "not a database"),
+        (lambda root: root.mkdir() or (root / "hub.sqlite").mkdir(), "unable to open database file"),
+    ],
+)  # fmt: skip
+def test_a_root_that_can_hold_no_hub_is_refused(
+    tmp_path: Path, state: Callable[[Path], object], message: str
+) -> None:
+    root = tmp_path / "root"
+    state(root)
+    command = [sys.executable, "-m", "kbuild", "localhub", "serve", "--root", str(root)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 2
+    assert f"Cannot keep a Hub in {root}: " in result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_root_without_its_path_gives_settings_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with _served(Path("hub")) as (_, environment):
+        assert environment["HF_HOME"] == str(tmp_path / "hub" / "client-home")
