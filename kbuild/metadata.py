@@ -194,6 +194,9 @@ class Metadata:
 
 def load(path: Path) -> Metadata:
     """Read a metadata.json. Raises MetadataError with every problem, OSError where it cannot be read."""
+    # NB: reading a pipe would wait for ever.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise MetadataError(str(path), ("is not a regular file",))
     return loads(path.read_bytes(), source=str(path))
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # A library linked the wrong way can break a rule hundreds of times; `--json` has them all.
 _SHOWN_PER_RULE = 10
+_PATHS = "give a project, its build folder, one variant's folder, or a .so file"
 
 
 @click.command()
@@ -75,12 +76,14 @@ def _judge(path: Path, context: "Context") -> "Iterator[Verdict]":
         if path.is_dir():
             for folder in _variant_folders(path):
                 yield verify_variant(folder)
+        elif path.exists() and not path.is_file():
+            raise UsageError(f"{path} is neither a file nor a folder", hint=_PATHS)
         else:
             yield verify_library(path, replace(context, path=path.name))
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read: {error.strerror}",
-            hint="give a project, its build folder, one variant's folder, or a .so file",
+            hint=_PATHS,
         ) from error
 
 
@@ -88,12 +91,15 @@ def _variant_folders(path: Path) -> list[Path]:
     from kbuild.metadata import FILE_NAME
     from kbuild.variants import parse
 
-    def is_variant(folder: Path) -> bool:
+    def names_variant(name: str) -> bool:
         try:
-            parse(folder.resolve().name)
+            parse(name)
         except ValueError:
-            return (folder / FILE_NAME).is_file()
+            return False
         return True
+
+    def is_variant(folder: Path) -> bool:
+        return names_variant(folder.resolve().name) or (folder / FILE_NAME).is_file()
 
     if is_variant(path):
         return [path]
@@ -103,6 +109,11 @@ def _variant_folders(path: Path) -> list[Path]:
         if tree.is_dir()
         else []
     )
+    for path in sorted(tree.iterdir()) if tree.is_dir() else ():
+        if path not in folders and names_variant(path.name):
+            raise UsageError(
+                f"{path} is called as a variant, and is no folder", hint="remove it and build again"
+            )
     if not any(map(is_variant, folders)):
         raise UsageError(f"{tree} holds no build variant", hint="build one first: kbuild build")
     return folders

@@ -1,6 +1,7 @@
 """The verdict over a variant's folder, and the command that prints it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -241,7 +242,11 @@ def test_rules_have_codes_of_their_own() -> None:
 
 def kbuild(*argv: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kbuild", "abi", *map(str, argv)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "kbuild", "abi", *map(str, argv)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -251,6 +256,27 @@ def test_the_command_judges_a_project_a_tree_a_variant_and_a_library(variant: Pa
         result = kbuild(path)
         assert (result.returncode, result.stderr) == (0, "")
         assert "GLIBC 2.14 <= 2.28" in result.stdout
+
+
+def test_the_command_waits_for_no_pipe(variant: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.so")
+    result = kbuild(tmp_path / "pipe.so")
+    assert (result.returncode, "pipe.so is neither a file nor a folder" in result.stderr) == (2, True)
+    (variant / metadata.FILE_NAME).unlink()
+    os.mkfifo(variant / metadata.FILE_NAME)
+    result = kbuild(variant)
+    assert result.returncode == 1
+    assert "metadata.json: violation[metadata]: is not a regular file" in result.stdout
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_what_is_called_as_a_variant_and_is_none_is_named(
+    make: Callable[[Path], None], variant: Path
+) -> None:
+    make(variant.with_name("torch212-cxx11-cpu-x86_64-linux"))
+    result = kbuild(variant.parent)
+    assert result.returncode == 2
+    assert "is called as a variant, and is no folder" in result.stderr
 
 
 def test_the_command_exits_1_and_names_what_is_broken(variant: Path) -> None:
