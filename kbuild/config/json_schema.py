@@ -3,6 +3,7 @@
 from typing import Any
 
 from kbuild.config.kinds import (
+    LARGEST,
     Choice,
     Flag,
     Key,
@@ -38,7 +39,7 @@ def _of(kind: Kind) -> dict[str, Any]:
         case Text(pattern=pattern, what=what) | Parsed(pattern=pattern, what=what):
             return {"type": "string", "pattern": _ecma(pattern), "description": what}
         case Natural(only=None):
-            return {"type": "integer", "minimum": 0}
+            return {"type": "integer", "minimum": 0, "maximum": LARGEST}
         case Natural(only=only):
             return {"const": only}
         case Flag():

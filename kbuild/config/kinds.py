@@ -21,6 +21,7 @@ class _Missing(Enum):
 
 
 MISSING: Final = _Missing.MISSING
+LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Natural:
-    """A whole number, 0 or more; `only` pins it to one value."""
+    """A whole number, 0 or more, and at most what Nix and JSON carry; `only` pins it to one value."""
 
     only: int | None = None
 
@@ -118,8 +119,8 @@ class TextOrTable:
 Kind = Text | Parsed | Natural | Flag | Choice | ListOf | Table | MapOf | Tagged | TextOrTable
 
 
-def _parse_version(text: str) -> Version:
-    return Version.parse(text)
+def _parse_minor(text: str) -> Version:
+    return Version.parse(text).minor_release
 
 
 def _parse_capability(text: str) -> Capability:
@@ -130,10 +131,18 @@ TEXT = Text()
 TEXTS = ListOf(item=TEXT)
 VERSION = Parsed(
     what="a version, written as a string",
-    parse=_parse_version,
-    pattern=r"^[0-9]+(\.[0-9]+)*$",
+    parse=_parse_minor,
+    pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})*$",
     code="bad-version",
     example='"2.12"',
+)
+# It becomes a part of variant names, so there is one way to write it.
+ABI_VERSION = Parsed(
+    what="a stable ABI, which belongs to a minor release and is written as major and minor",
+    parse=_parse_minor,
+    pattern=r"^[0-9]\.(0|[1-9][0-9]?)(\.0)?$",
+    code="bad-version",
+    example='"2.10"',
 )
 CAPABILITY = Parsed(
     what="a CUDA compute capability",
@@ -184,8 +193,8 @@ def read(kind: Kind, value: object, path: Path, source: Source, report: Report) 
 def _read_natural(only: int | None, value: object, path: Path, source: Source, report: Report) -> Any:
     if not isinstance(value, int) or isinstance(value, bool):
         return _wrong_type("a whole number", value, path, source, report)
-    if value < 0 or (only is not None and value != only):
-        wanted = "0 or more" if only is None else str(only)
+    if not 0 <= value <= LARGEST or (only is not None and value != only):
+        wanted = str(only) if only is not None else "0 or more" if value < 0 else f"at most {LARGEST}"
         report.error("bad-value", f"{_name(path)} must be {wanted}, not {value}", source.value(*path))
         return MISSING
     return value
@@ -193,13 +202,13 @@ def _read_natural(only: int | None, value: object, path: Path, source: Source, r
 
 def _read_text(kind: Text | Parsed, value: str, path: Path, source: Source, report: Report) -> Any:
     hint = None if kind.example is None else f"for example {kind.example}"
-    if isinstance(kind, Parsed):
+    if kind.pattern is None or re.fullmatch(kind.pattern, value) is not None:
+        if isinstance(kind, Text):
+            return value
         try:
             return kind.parse(value)
         except ValueError:
             pass
-    elif kind.pattern is None or re.search(kind.pattern, value) is not None:
-        return value
     report.error(kind.code, f"{value!r} is not {kind.what}", source.value(*path), hint=hint)
     return MISSING
 

@@ -79,6 +79,11 @@ class Version:
         return self.parts[1] if len(self.parts) > 1 else 0
 
     @property
+    def minor_release(self) -> Self:
+        """Major and minor, which alone tell releases apart here: `13` and `13.0.2` are `13.0`."""
+        return type(self)((self.major, self.minor))
+
+    @property
     def flat(self) -> str:
         """Major and minor written together, as variant names do: `13.0` is `130`."""
         return f"{self.major}{self.minor}"

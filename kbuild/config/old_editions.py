@@ -2,7 +2,20 @@
 
 from collections.abc import Mapping
 
-from kbuild.config.kinds import TEXT, TEXTS, VERSION, Choice, Flag, Key, Kind, ListOf, MapOf, Natural, Table
+from kbuild.config.kinds import (
+    ABI_VERSION,
+    TEXT,
+    TEXTS,
+    VERSION,
+    Choice,
+    Flag,
+    Key,
+    Kind,
+    ListOf,
+    MapOf,
+    Natural,
+    Table,
+)
 from kbuild.config.schema import (
     BACKEND,
     CXX_FLAGS,
@@ -115,7 +128,14 @@ _EDITION_4 = _build(
     ),
     {
         "torch": Table(
-            keys=(INCLUDE, *_BOUNDS, PYEXT, _OPTIONAL_SRC, Key(name="stable-abi", kind=VERSION), CXX_FLAGS)
+            keys=(
+                INCLUDE,
+                *_BOUNDS,
+                PYEXT,
+                _OPTIONAL_SRC,
+                Key(name="stable-abi", kind=ABI_VERSION),
+                CXX_FLAGS,
+            )
         ),
         "tvm-ffi": Table(keys=(INCLUDE, PYEXT, SRC, CXX_FLAGS)),
         "torch-noarch": TORCH_NOARCH,

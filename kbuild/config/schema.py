@@ -3,6 +3,7 @@
 from typing import Any
 
 from kbuild.config.kinds import (
+    ABI_VERSION,
     CAPABILITY,
     TEXT,
     TEXTS,
@@ -157,8 +158,8 @@ TORCH = Table(
             name="stable-abi",
             doc="the PyTorch whose stable ABI is used: one version, or one per backend",
             kind=TextOrTable(
-                text=VERSION,
-                table=Table(keys=tuple(Key(name=backend.value, kind=VERSION) for backend in Backend)),
+                text=ABI_VERSION,
+                table=Table(keys=tuple(Key(name=backend.value, kind=ABI_VERSION) for backend in Backend)),
             ),
         ),
         CXX_FLAGS,

@@ -58,6 +58,9 @@ class Source:
         except RecursionError:
             report.error("toml-syntax", "arrays or tables are nested too deeply to be read", Span(path=path))
             return None
+        except ValueError as error:  # a number of thousands of digits
+            report.error("toml-syntax", f"a value cannot be read: {error}", Span(path=path))
+            return None
         starts = [0, *(match.end() for match in re.finditer("\n", text))]
         return cls(
             path=path,

@@ -74,9 +74,11 @@ def _values(kind: Kind) -> st.SearchStrategy[Any]:
                 ["ab", "org/x", "https://a.b/c", "x-1", "Ab", "a\n", ""]
             )
         case Parsed():
-            right = st.sampled_from(["2.12", "9.0a", "8.0+PTX", "12", "9.0b", "2.x", "٢.1"])
+            right = st.sampled_from(
+                ["2.12", "9.0a", "8.0+PTX", "12", "2.10.0", "2.010", "9.0b", "2.x", "2.10\n", "٢.1"]
+            )
         case Natural(only=only):
-            right = st.just(only) if only is not None else st.integers(0, 3)
+            right = st.just(only) if only is not None else st.sampled_from([0, 3, 2**63 - 1, 2**63, 2**64])
         case Flag():
             right = st.booleans()
         case Choice(values=values):

@@ -109,6 +109,10 @@ def test_any_damage_is_a_finding_and_never_a_traceback(project: Path, case: tupl
     ("name", "content", "code"),
     [
         ("build.toml", b"x = " + b"[" * 5000 + b"]" * 5000, "toml-syntax"),
+        ("build.toml", b"x = " + b"9" * 5000, "toml-syntax"),
+        ("build.toml", b"[" + b".".join([b"a"] * 5000) + b"]", "unknown-key"),
+        ("build.toml", b"x = " + b"{a=" * 5000 + b"1" + b"}" * 5000, "toml-syntax"),
+        ("pyproject.toml", b"x = " + b"[" * 5000 + b"]" * 5000, "toml-syntax"),
         ("build.toml", b"x = " + b"[" * 400 + b"]" * 400, "unknown-key"),
         ("torch-ext/rms_norm/__init__.py", b"x = " + b"-" * 5000 + b"1", "python-syntax"),
         ("torch-ext/rms_norm/__init__.py", b"x = " + b"(" * 5000 + b")" * 5000, "python-syntax"),
