@@ -17,6 +17,8 @@ from kbuild.config.model import (
     Config,
     CpuKernel,
     CudaKernel,
+    Dependency,
+    Kernel,
     Torch,
     TorchNoarch,
     TvmFfi,
@@ -26,6 +28,8 @@ from kbuild.errors import UsageError
 from kbuild.resources import data_json
 from kbuild.text import did_you_mean
 
+# What a section may depend on and the toolchain has.
+_SOURCED = (Dependency.TORCH,)
 _PLAIN_COMPUTES = (Backend.CPU, Backend.METAL, Backend.NEURON, Backend.TPU)
 _VERSIONED_COMPUTES = {"cu": Backend.CUDA, "rocm": Backend.ROCM, "xpu": Backend.XPU, "cann": Backend.CANN}
 
@@ -368,11 +372,15 @@ def _choose(
             )
         trees += toolkit.trees
     for kernel in config.kernels_for(compute.backend):
+        if not _serves(kernel, compute):
+            continue
+        unsourced = next((name for name in kernel.depends if name not in _SOURCED), None)
+        if unsourced is not None:
+            reason = f"no source for {unsourced}, which kernel {kernel.id} depends on"
+            return Skipped(name=str(variant), backend=compute.backend, reason=reason, cause=Cause.MEANS)
         match kernel:
             case CudaKernel():
                 assert compute.version is not None
-                if kernel.cuda_minver is not None and compute.version < kernel.cuda_minver:
-                    continue
                 capabilities = matrix.archs.effective(kernel.capabilities, compute.version)
                 if not capabilities:
                     wanted = ", ".join(str(capability) for capability in kernel.capabilities)
@@ -396,6 +404,12 @@ def _choose(
         kernels=tuple(kernels),
         trees=tuple(trees),
     )
+
+
+def _serves(kernel: Kernel, compute: Compute) -> bool:
+    """Whether the section is for this compute at all."""
+    floor = kernel.cuda_minver if isinstance(kernel, CudaKernel) else None
+    return floor is None or compute.version is None or compute.version >= floor
 
 
 def _cuda_bounds(config: Config, toolkit: Toolkit) -> str | None:

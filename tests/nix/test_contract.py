@@ -21,12 +21,17 @@ GENERAL = {
     "both": 'backends = ["cpu", "cuda"]',
     "cuda-bounds": 'backends = ["cpu", "cuda"]\n[general.cuda]\nminver = "13.1"',
     "cuda-maxver": 'backends = ["cuda"]\n[general.cuda]\nmaxver = "13.0"',
+    "cuda-major-alone": 'backends = ["cuda"]\n[general.cuda]\nminver = "13"\nmaxver = "13"',
+    "cuda-patch": 'backends = ["cuda"]\n[general.cuda]\nminver = "13.0.2"\nmaxver = "13.0.0"',
 }
 TORCH = {
     "plain": "",
     "minver": 'minver = "2.11"',
     "between": 'minver = "2.10"\nmaxver = "2.12"',
     "stable": 'stable-abi = "2.10"',
+    "patch": 'minver = "2.13.0"\nmaxver = "2.13.1"',
+    "major-alone": 'minver = "2"\nmaxver = "3"',
+    "stable-patch": 'stable-abi = "2.10.0"\nminver = "2.11.1"',
     "stable-cuda-only": 'stable-abi = { cuda = "2.11" }',
 }
 KERNEL = {
@@ -35,6 +40,10 @@ KERNEL = {
     "some-toolkits": 'cuda-capabilities = ["7.0", "10.3"]',
     "unknown-to-all-built": 'cuda-capabilities = ["7.0"]',
     "minver": 'cuda-minver = "13.2"',
+    "minver-patch": 'cuda-minver = "13.2.1"',
+    "major-alone": 'cuda-minver = "13"',
+    "no-source-for-cutlass": 'depends = ["torch", "cutlass_4_0"]',
+    "no-source-in-some-toolkits": 'cuda-minver = "13.2"\ndepends = ["cutlass_4_0"]',
 }
 
 
@@ -48,7 +57,10 @@ def project(folder: Path, general: str, torch: str, kernel: str) -> Path:
     if "cpu" in backends:
         sections += '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp"]\n'
     if "cuda" in backends:
-        sections += f'[kernel.b]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n{KERNEL[kernel]}\n'
+        depends = "" if "depends" in KERNEL[kernel] else "depends = []\n"
+        sections += f'[kernel.b]\nbackend = "cuda"\n{depends}src = ["a.cu"]\n{KERNEL[kernel]}\n'
+        if kernel == "no-source-in-some-toolkits":
+            sections += '[kernel.c]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n'
     (folder / "build.toml").write_text(
         f'[general]\nname = "kk"\nversion = 1\nedition = 5\nlicense = "MIT"\n{backends}\n{rest}\n'
         f'[torch]\nsrc = ["torch-ext/b.cpp"]\n{TORCH[torch]}\n{sections}'

@@ -8,6 +8,7 @@ from kbuild.config.source import Source
 from kbuild.diagnostics import Report
 from kbuild.errors import UsageError
 from kbuild.variants import (
+    Cause,
     Chosen,
     Matrix,
     NoarchVariant,
@@ -84,6 +85,45 @@ def test_torch_bounds() -> None:
     assert "above torch.maxver 2.12" in reason(entries["torch213-cxx11-cpu-x86_64-linux"])
     assert isinstance(entries["torch210-cxx11-cpu-x86_64-linux"], Chosen)
     assert isinstance(entries["torch212-cxx11-cpu-x86_64-linux"], Chosen)
+
+
+@pytest.mark.parametrize(
+    ("written", "built"), [("2.13", True), ("2.13.0", True), ("2.13.1", True), ("2", True), ("2.14", False)]
+)
+def test_bounds_count_major_and_minor_alone(written: str, built: bool) -> None:
+    entries = outcome(HEAD, TORCH, f'minver = "{written}"\n', CPU, CUDA)
+    assert isinstance(entries["torch213-cxx11-cpu-x86_64-linux"], Chosen) is built
+    entries = outcome(HEAD, TORCH, f'maxver = "{written}"\n', CPU, CUDA)
+    assert isinstance(entries["torch213-cxx11-cpu-x86_64-linux"], Chosen) is (written != "2")
+
+
+def test_a_dependency_that_kbuild_has_no_source_for_skips_only_its_backend() -> None:
+    entries = outcome(HEAD, TORCH, CPU, CUDA.replace("[]", '["torch", "cutlass_4_0"]'))
+    assert isinstance(entries["torch213-cxx11-cpu-x86_64-linux"], Chosen)
+    entry = entries["torch213-cxx11-cu130-x86_64-linux"]
+    assert reason(entry) == "no source for cutlass_4_0, which kernel g depends on"
+    assert isinstance(entry, Skipped)
+    assert entry.cause is Cause.MEANS
+
+
+def test_a_dependency_of_a_section_above_the_toolkit_does_not_count() -> None:
+    new = CUDA.replace("kernel.g", "kernel.new").replace("[]", '["cutlass_4_0"]') + 'cuda-minver = "13.2"\n'
+    entries = outcome(HEAD, TORCH, CUDA, new)
+    assert isinstance(entries["torch213-cxx11-cu130-x86_64-linux"], Chosen)
+    assert "which kernel new depends on" in reason(entries["torch213-cxx11-cu132-x86_64-linux"])
+
+
+@pytest.mark.parametrize("written", ["13", "13.0", "13.0.2"])
+def test_cuda_bounds_count_major_and_minor_alone(written: str) -> None:
+    bounds = f'[general.cuda]\nminver = "{written}"\nmaxver = "{written}"\n'
+    entries = outcome(HEAD, bounds, TORCH, CPU, CUDA, f'cuda-minver = "{written}"\n')
+    built = {entry.cuda for entry in entries.values() if isinstance(entry, Chosen)}
+    assert built == {None, Version.parse("13.0")}
+
+
+def test_the_name_of_a_stable_abi_has_major_and_minor_alone() -> None:
+    entries = outcome(HEAD, TORCH, 'stable-abi = "2.10.0"\n', CPU, CUDA)
+    assert isinstance(entries["torch-stable-abi210-cpu-x86_64-linux"], Chosen)
 
 
 def test_cuda_bounds_and_missing_toolkits() -> None:
