@@ -1,5 +1,6 @@
 """What must hold between the fields of a valid `build.toml`: one small function each."""
 
+import posixpath
 import re
 from collections.abc import Callable
 
@@ -156,8 +157,10 @@ def _entries_are_not_repeated(config: Config, source: Source, report: Report) ->
         for part in path[:-1]:
             table = table[str(part)]
         entries = table.get(str(path[-1]), [])
+        # "./a.cu" and "a.cu" are one file.
+        same = [posixpath.normpath(entry) for entry in entries] if path[-1] == "src" else entries
         for index, entry in enumerate(entries):
-            if entry in entries[:index]:
+            if same[index] in same[:index]:
                 report.warning(
                     "repeated-entry",
                     f"{entry!r} is listed twice in {'.'.join(map(str, path))}",

@@ -89,6 +89,29 @@ def test_visible_files_are_those_of_a_build_and_no_more(base_project: Path) -> N
     assert Project.open(base_project).visible_files() == tuple(sorted(wanted))
 
 
+def test_a_path_may_be_written_in_a_roundabout_way(base_project: Path) -> None:
+    config = base_project / "build.toml"
+    text = config.read_text()
+    for plain, written in (
+        ("cpu/norm.cpp", "./cpu/norm.cpp"),
+        ("cuda/norm.cu", "cuda/../cuda/norm.cu"),
+        ("cuda/norm.cuh", "cuda//norm.cuh"),
+    ):
+        text = text.replace(f'"{plain}"', f'"{written}"')
+    config.write_text(text)
+    git(base_project, "init", "-q")
+    git(base_project, "add", ".")
+    git(base_project, "commit", "-q", "-m", "all")
+    project = Project.open(base_project)
+    assert (codes(project), project.visible_files()) == ([], BASE_FILES)
+    config.write_text(text.replace('"./cpu/norm.cpp"', '"./cpu/norm.cpp", "cpu/norm.cpp", "cpu//norm.cpp"'))
+    project = Project.open(base_project)
+    assert [code for code in codes(project) if code != "uncommitted-changes"] == [
+        "repeated-entry",
+        "repeated-entry",
+    ]
+
+
 def test_git_hides_what_it_does_not_track(base_project: Path) -> None:
     git(base_project, "init", "-q")
     (base_project / "torch-ext" / "rms_norm" / "helpers.py").write_text("")
