@@ -100,7 +100,10 @@ def threads() -> int:
 
 
 def _ask(compiler: Path, *arguments: str) -> str:
-    done = process.run([str(compiler), *arguments])
+    try:
+        done = process.run([str(compiler), *arguments])
+    except OSError as error:
+        raise MachineError(f"{compiler} cannot be run: {error.strerror}", hint="reinstall g++") from error
     if not done.ok:
         raise MachineError(f"the C++ compiler does not run:\n{done.transcript()}")
     return done.stdout.strip()

@@ -205,7 +205,7 @@ class Nix:
     def log(self, drv: str) -> str:
         """The kept log of a derivation that was built or failed; empty where there is none."""
         done = process.run(["nix-store", *self.store_options, "--read-log", drv])
-        return done.stdout if done.ok else ""
+        return ANSI.sub("", done.stdout) if done.ok else ""
 
     def valid(self, path: str) -> bool:
         """Whether a store path is there and registered."""
@@ -245,7 +245,9 @@ def compiler_errors(log: str, *, limit: int = 20) -> Iterable[str]:
     telling = [
         index
         for index, line in enumerate(lines)
-        if re.search(r"\b(?:fatal )?error\b|undefined reference|multiple definition|cannot find|Killed|kbuild:", line)
+        if re.search(
+            r"\b(?:fatal )?error\b|undefined reference|multiple definition|cannot find|Killed|kbuild:", line
+        )
     ]
     if not telling:
         return lines[-limit:]

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +32,14 @@ _BUILDER = """\
 }
 """
 # Only what the Nix library reads: an edit elsewhere in kbuild changes nothing that is built.
-_BUILDER_FILES = ("__init__.py", "errors.py", "metadata.py")
+_BUILDER_FILES = (
+    "__init__.py",
+    "errors.py",
+    "metadata.py",
+    "data/matrix.json",
+    "data/cuda_archs.json",
+    "data/toolchain.lock.json",
+)
 _INCOMING = ".incoming"
 
 
@@ -46,26 +54,58 @@ class Workspace:
 
 @contextmanager
 def workspace(root: Path, files: list[str], session: dict[str, Any]) -> Iterator[Workspace]:
-    """Lay out a snapshot of exactly `files` (relative to `root`) and the builder flake; removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="kbuild-") as folder:
-        project, builder = Path(folder, "project"), Path(folder, "builder")
-        for name in files:
-            target = project / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / name, target)
-        flake = project / "flake.nix"
-        generated = not flake.exists()
-        if generated:
-            flake.write_text(_FLAKE)
+    """Lay out a snapshot of exactly `files` (relative to `root`) and the builder flake; removed afterwards.
 
-        (builder / "kbuild").mkdir(parents=True)
-        for name in _BUILDER_FILES:
-            shutil.copyfile(package_path() / name, builder / "kbuild" / name)
-        shutil.copytree(nix_path(), builder / "kbuild" / "nix", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(package_path() / "data", builder / "kbuild" / "data")
-        (builder / "flake.nix").write_text(_BUILDER)
-        (builder / "session.json").write_text(json.dumps(session))
+    Raises MachineError where there is no room for them.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix="kbuild-", dir=_temporary(), ignore_cleanup_errors=True
+    ) as folder:
+        project, builder = Path(folder, "project"), Path(folder, "builder")
+        try:
+            generated = _lay_out(root, files, session, project, builder)
+        except OSError as error:  # shutil.Error is one too
+            raise MachineError(
+                f"cannot copy the project to {folder}: {_reason(error)}",
+                hint="free space there, or set TMPDIR",
+            ) from error
         yield Workspace(project=project, builder=builder, generated_flake=generated)
+
+
+def _temporary() -> str | None:
+    """Where to put it: the usual place, unless its name would need quoting in a flake's URL."""
+    usual = tempfile.gettempdir()
+    return None if re.fullmatch(r"[A-Za-z0-9/._-]+", usual) else "/tmp"  # noqa: S108  (made private by tempfile)
+
+
+def _lay_out(root: Path, files: list[str], session: dict[str, Any], project: Path, builder: Path) -> bool:
+    """Write both folders; True where the project got a flake.nix of ours."""
+    for name in files:
+        _copy(root / name, project / name)
+    flake = project / "flake.nix"
+    generated = not flake.exists()
+    if generated:
+        flake.write_text(_FLAKE)
+    for name in _BUILDER_FILES:
+        _copy(package_path() / name, builder / "kbuild" / name)
+    for symbols in (package_path() / "data" / "abi").glob("*.symbols.xz"):
+        _copy(symbols, builder / "kbuild" / "data" / "abi" / symbols.name)
+    shutil.copytree(nix_path(), builder / "kbuild" / "nix", ignore=shutil.ignore_patterns("__pycache__"))
+    (builder / "flake.nix").write_text(_BUILDER)
+    (builder / "session.json").write_text(json.dumps(session))
+    return generated
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _reason(error: OSError) -> str:
+    """One sentence, also for the list of triples that shutil.Error carries."""
+    if isinstance(error, shutil.Error):
+        return str(error.args[0][0][2])
+    return error.strerror or str(error)
 
 
 def builder_inputs(inputs: dict[str, str]) -> list[str]:
@@ -91,13 +131,18 @@ def build_folder(root: Path) -> Iterator["BuildFolder"]:
         folder.mkdir(exist_ok=True)
     except FileExistsError:
         raise UsageError(f"{folder} is not a folder", hint="move it away: results go there") from None
+    except OSError as error:
+        raise MachineError(
+            f"cannot make {folder}: {error.strerror}",
+            hint="build a copy of the project that you can write to",
+        ) from error
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"another kbuild is writing to {folder}", hint="wait for it to end") from None
-        shutil.rmtree(folder / _INCOMING, ignore_errors=True)
+        _remove(folder / _INCOMING)
         yield BuildFolder(path=folder)
     finally:
         for empty in (folder / _INCOMING, folder):
@@ -119,23 +164,33 @@ class BuildFolder:
             shutil.copytree(source, target)
             for path in [target, *target.rglob("*")]:
                 path.chmod(0o755 if path.is_dir() else 0o644)
-        except (OSError, shutil.Error) as error:
-            shutil.rmtree(target, ignore_errors=True)
-            raise MachineError(f"cannot write {target}: {error}", hint="free space and run again") from error
+        except OSError as error:  # shutil.Error is one too
+            _remove(target)
+            reason = _reason(error)
+            hint = "see who owns build/" if "ermission" in reason else "free space and run again"
+            raise MachineError(f"cannot write {target}: {reason}", hint=hint) from error
         return target
 
     def accept(self, variant: str, incoming: Path) -> None:
         """Put the copy in place of the previous result in one step."""
         final = self.path / variant
         _flush(incoming)
-        if final.exists():
+        if final.exists() or final.is_symlink():
             _exchange(incoming, final)
-            shutil.rmtree(incoming)
+            _remove(incoming)
         else:
             incoming.rename(final)
 
     def discard(self, incoming: Path) -> None:
-        shutil.rmtree(incoming, ignore_errors=True)
+        _remove(incoming)
+
+
+def _remove(path: Path) -> None:
+    """Remove whatever is there, links themselves and not what they point to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def same_content(a: Path, b: Path) -> bool:
@@ -144,7 +199,7 @@ def same_content(a: Path, b: Path) -> bool:
     def content(folder: Path) -> dict[str, bytes]:
         return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
-    return a.is_dir() and content(a) == content(b)
+    return b.is_dir() and not b.is_symlink() and content(a) == content(b)
 
 
 def _flush(folder: Path) -> None:

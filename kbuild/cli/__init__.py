@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from kbuild import __version__
-from kbuild.errors import KbuildError
+from kbuild.errors import ExitCode, KbuildError
 
 # command -> (module attribute, help line); commands appear in this order in --help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -79,5 +79,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
         if error.hint is not None:
             click.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # A room that knows better says so in a KbuildError; this is the machine in the way of any of them.
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {place}{error.strerror or error}", err=True)
+        sys.exit(ExitCode.ENVIRONMENT)
     # NB: in non-standalone mode click returns the code of ctx.exit(), and commands return None.
     sys.exit(result if isinstance(result, int) else 0)

@@ -87,7 +87,11 @@ def _trees() -> Iterator[Finding]:
     if process.which("nix-store") is None:
         return
     trees = load_lock().trees.values()
-    missing = Store().missing(trees)
+    try:
+        missing = Store().missing(trees)
+    except KbuildError as error:
+        yield Finding(subject="toolchain", state=State.MISSING, found=error.message, fix=error.hint)
+        return
     found = f"{len(trees) - len(missing)} of {len(trees)} pinned trees are in the store"
     fix = "kbuild lock fetch --all (a build fetches what it needs by itself)" if missing else None
     yield Finding(subject="toolchain", state=State.NOTE if missing else State.OK, found=found, fix=fix)

@@ -1,6 +1,7 @@
 """Where the wheels of the lock lie, as pip sees it: its configuration, indexes and folders decide, not we."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,13 @@ class Found:
         from urllib.parse import unquote, urlsplit
 
         return unquote(urlsplit(self.url).path.rpartition("/")[2])
+
+
+# What pip's retries say of an index that does not answer; what it concludes afterwards is about versions.
+_UNREACHED = re.compile(
+    r"Connection refused|Name or service not known|Temporary failure in name resolution|Network is unreachable"
+    r"|timed out|Cannot connect to proxy|certificate verify failed"
+)
 
 
 def locate(wheels: Iterable[Wheel], *, run: Run = process.run) -> Mapping[Wheel, str]:
@@ -93,6 +101,11 @@ def resolve(
         *requirements,
     ]
     done = run(argv)
+    if not done.ok and (unreached := _UNREACHED.search(done.stderr)):
+        raise HubError(
+            f"the package index cannot be reached: pip says {unreached[0]!r} while it looks for {requirements[0]}",
+            hint="check the network, and the index, proxy and certificates in `pip config list`",
+        )
     if not done.ok:
         raise HubError(
             f"pip finds no {' '.join(requirements)}:\n{last_lines(done.stderr)}",

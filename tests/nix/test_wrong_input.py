@@ -134,12 +134,13 @@ def test_no_network_and_trees_missing(relu: Path, tmp_path: Path) -> None:
         "http_proxy": "http://127.0.0.1:9",
         "https_proxy": "http://127.0.0.1:9",
         "PIP_NO_INDEX": "0",
-        "PIP_RETRIES": "0",
+        "PIP_RETRIES": "1",
     }
     env |= {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = kbuild("build", relu, "--variant", CPU, "--store", str(tmp_path / "store"), env=env)
     assert done.code == 5, done.stderr
-    assert "hint:" in done.stderr
+    assert "package index cannot be reached" in done.stderr
+    assert "hint: check the network" in done.stderr
     assert not (relu / "build").exists()
 
 
@@ -155,3 +156,74 @@ def test_a_flake_that_does_not_evaluate(relu: Path) -> None:
     done = kbuild("build", relu, "--variant", CPU)
     assert done.code in (1, 4)
     assert "flake.nix" in done.stderr
+
+
+@pytest.mark.parametrize("cache", ["/dev/null/x", "/proc/nowhere"])
+@pytest.mark.parametrize("command", ["build", "doctor"])
+def test_no_place_for_the_cache(relu: Path, command: str, cache: str) -> None:
+    arguments: list[str] = [str(relu), "--variant", CPU] if command == "build" else []
+    done = kbuild(command, *arguments, env={"XDG_CACHE_HOME": cache})
+    assert done.code == 3
+    assert "XDG_CACHE_HOME" in done.stderr + done.stdout
+
+
+def test_full_temporary_folder(relu: Path, small_disk: Path) -> None:
+    done = kbuild("build", relu, "--variant", CPU, env={"TMPDIR": str(small_disk)})
+    assert done.code == 3
+    assert "No space left on device" in done.stderr
+    assert "TMPDIR" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_temporary_folder_with_an_odd_name(relu: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "t m#p?x"
+    odd.mkdir()
+    done = kbuild("build", relu, "--variant", CPU, env={"TMPDIR": str(odd)})
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_something_else_in_the_place_of_a_variant(relu: Path, tmp_path: Path, kind: str) -> None:
+    place = relu / "build" / CPU
+    place.parent.mkdir()
+    target = tmp_path / "mine"
+    target.mkdir()
+    (target / "kept").touch()
+    if kind == "file":
+        place.touch()
+    else:
+        place.symlink_to(target)
+    done = kbuild("build", relu, "--variant", CPU)
+    assert done.code == 0, done.stderr
+    assert (place / "metadata.json").is_file()
+    assert not place.is_symlink()
+    assert (target / "kept").exists()
+    assert [path.name for path in place.parent.iterdir()] == [CPU]
+
+
+def test_a_read_only_project(relu: Path, tmp_path: Path) -> None:
+    argv = ["mount", "--bind", "-o", "ro", str(relu), str(relu)]
+    if os.geteuid() != 0 or subprocess.run(argv, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a read-only mount needs root")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(relu)], check=True)
+        done = kbuild("build", relu, "--variant", CPU)
+    finally:
+        subprocess.run(["umount", str(relu)], check=True)
+    assert done.code == 3
+    assert "Read-only file system" in done.stderr
+    assert "hint:" in done.stderr
+
+
+def test_symbols_defined_twice_are_named(relu: Path) -> None:
+    (relu / "relu_cpu" / "again.cpp").write_text("void twice() {}\n")
+    source = relu / "relu_cpu" / "relu.cpp"
+    source.write_text(source.read_text() + "void twice() {}\n")
+    config = relu / "build.toml"
+    config.write_text(
+        config.read_text().replace('"relu_cpu/relu.cpp",', '"relu_cpu/relu.cpp", "relu_cpu/again.cpp",')
+    )
+    done = kbuild("build", relu, "--variant", CPU)
+    assert done.code == 4
+    assert "multiple definition of `twice()'" in done.stderr
+    assert "\x1b" not in done.stderr
