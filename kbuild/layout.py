@@ -5,7 +5,7 @@ import posixpath
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from kbuild.config.edits import append_entry
 from kbuild.config.model import Config, TorchNoarch
@@ -20,6 +20,8 @@ from kbuild.sources.files import (
     folders,
     inside,
     is_source,
+    linked_parent,
+    submodule,
     walk,
 )
 from kbuild.sources.includes import Include
@@ -218,21 +220,23 @@ class Layout:
     def _links(self) -> None:
         """Links in the folders that go to a build by extension: it does not follow them out, nor into folders."""
         for folder in folders(self.config):
+            linked = [folder] if (self.root / folder).is_symlink() else []
             for parent, children, names in os.walk(self.root / folder):
-                for name in sorted([*children, *names]):
-                    full = Path(parent, name)
-                    if not full.is_symlink() or not full.exists():
-                        continue
-                    path = full.relative_to(self.root).as_posix()
-                    if not full.resolve().is_relative_to(self.root):
-                        what = f"{path} links to {full.resolve()}, outside the project: a build never sees it"
-                    elif full.is_dir():
-                        what = f"{path} is a link to a folder, which a build does not follow"
-                    else:
-                        continue
-                    self.report.error(
-                        "stray-link", what, Span(path=path), hint="replace the link by a copy, or remove it"
-                    )
+                full = (Path(parent, name) for name in sorted([*children, *names]))
+                linked += [path.relative_to(self.root).as_posix() for path in full if path.is_symlink()]
+            for path in linked:
+                if not (self.root / path).exists():
+                    continue
+                target = (self.root / path).resolve()
+                if not target.is_relative_to(self.root):
+                    what = f"{path} links to {target}, outside the project: a build never sees it"
+                elif target.is_dir() and path != folder:
+                    what = f"{path} is a link to a folder, which a build does not follow"
+                else:
+                    continue
+                self.report.error(
+                    "stray-link", what, Span(path=path), hint="replace the link by a copy, or remove it"
+                )
 
     def _headers_are_listed(self, listed: set[str]) -> None:
         framework = self.config.framework
@@ -270,40 +274,56 @@ class Layout:
             return
         for entry in existing:
             if entry.path not in tracked:
-                module = self._submodule(entry.path)
-                self._error(
-                    "untracked-source",
-                    f"{entry.path!r} lies in the git submodule {module!r}: a build does not see it"
-                    if module
-                    else f"{entry.path!r} is not tracked by git: a build does not see it",
-                    entry,
-                    hint="copy the files that the build needs into the project"
-                    if module
-                    else self._add(entry.path),
-                )
+                hidden = self._hidden(entry.path)
+                self._error("untracked-source", hidden.what, entry, hint=hidden.hint)
         listed = {entry.path for entry in existing}
+        behind: set[str] = set()
         for path in sorted(set(candidates(self.root, self.config)) - listed - tracked):
             if not (self.root / path).is_file():
                 continue
+            hidden = self._hidden(path)
+            if hidden.at in behind:
+                continue
+            behind.add(hidden.at)
             # What the package imports is not optional, unless the author has git ignore it.
             essential = path == CONFIG_NAME or path.startswith(f"{self.config.framework.folder}/")
             add = self.report.error if essential and path not in self.git.ignored else self.report.warning
-            add(
-                "untracked-file",
-                f"{path!r} is not tracked by git: a build does not see it",
-                Span(path=path),
-                hint=self._add(path),
+            add("untracked-file", hidden.what, Span(path=hidden.at), hint=hidden.hint)
+
+    def _hidden(self, path: str) -> "_Hidden":
+        """Why git does not have a file, and the way to have it."""
+        link, module = linked_parent(self.root, path), submodule(self.root, path)
+        if link is not None:
+            real = (self.root / path).resolve()
+            own_place = link in folders(self.config) or not real.is_relative_to(self.root)
+            return _Hidden(
+                at=link,
+                what=f"{path!r} lies behind {link!r}, a link to a folder: git does not track what is there",
+                hint=f"replace the link {link} by the folder that it leads to"
+                if own_place
+                else f'write "{real.relative_to(self.root).as_posix()}"',
             )
+        if module is not None:
+            return _Hidden(
+                at=module,
+                what=f"{path!r} lies in the git submodule {module!r}: a build does not see it",
+                hint="copy the files that the build needs into the project",
+            )
+        ignored = self.git is not None and path in self.git.ignored
+        return _Hidden(
+            at=path,
+            what=f"{path!r} is not tracked by git: a build does not see it",
+            hint=f"git add -f {shlex.quote(path)} (.gitignore leaves it out)"
+            if ignored
+            else f"git add {shlex.quote(path)}",
+        )
 
-    def _add(self, path: str) -> str:
-        if self.git is not None and path in self.git.ignored:
-            return f"git add -f {shlex.quote(path)} (.gitignore leaves it out)"
-        return f"git add {shlex.quote(path)}"
 
-    def _submodule(self, path: str) -> str | None:
-        """The submodule that a path lies in: a folder with a `.git` of its own."""
-        parents = [str(parent) for parent in PurePosixPath(path).parents if str(parent) != "."]
-        return next((parent for parent in parents if (self.root / parent / ".git").exists()), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hidden:
+    at: str
+    what: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

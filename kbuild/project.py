@@ -16,7 +16,16 @@ from kbuild.diagnostics import Report, Span
 from kbuild.errors import FindingsError, UsageError
 from kbuild.layout import GitState, Layout
 from kbuild.lints import Tree, check_sources
-from kbuild.sources.files import CONFIG_NAME, ROOT_FILES, candidates, folders, inside, is_inside_file
+from kbuild.sources.files import (
+    CONFIG_NAME,
+    ROOT_FILES,
+    candidates,
+    folders,
+    inside,
+    is_inside_file,
+    linked_parent,
+    submodule,
+)
 from kbuild.sources.texts import Texts
 from kbuild.suppress import suppress
 from kbuild.variants import Cause, Chosen, Matrix, Skipped, select
@@ -220,7 +229,12 @@ def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> GitS
             )
         return None
     tracked = frozenset(path for path in result.stdout.split("\0") if path)
-    untracked = [path for path in _present(root, config) if path not in tracked]
+    # NB: one path that git refuses to look at, behind a link or in a submodule, ends the whole answer.
+    untracked = [
+        path
+        for path in _present(root, config)
+        if path not in tracked and linked_parent(root, path) is None and submodule(root, path) is None
+    ]
     if not tracked or not untracked:
         return GitState(tracked=tracked)
     argv = ["git", "check-ignore", "-z", "--stdin"]

@@ -3,7 +3,7 @@
 import os
 import posixpath
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kbuild.config.model import Config
 
@@ -37,6 +37,21 @@ def is_inside_file(root: Path, path: str) -> bool:
     """Whether it is a regular file, and still below the root with links followed."""
     full = root / path
     return full.is_file() and full.resolve().is_relative_to(root)
+
+
+def linked_parent(root: Path, path: str) -> str | None:
+    """The outermost folder on the way to a file that is a link: git tracks nothing behind one."""
+    return next((parent for parent in _parents(path) if (root / parent).is_symlink()), None)
+
+
+def submodule(root: Path, path: str) -> str | None:
+    """The submodule that a file lies in: a folder with a `.git` of its own."""
+    return next((parent for parent in _parents(path) if (root / parent / ".git").exists()), None)
+
+
+def _parents(path: str) -> list[str]:
+    """The folders above a file, outermost first, without the root."""
+    return [str(parent) for parent in reversed(PurePosixPath(path).parents) if str(parent) != "."]
 
 
 def folders(config: Config) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from kbuild import process
 from kbuild.errors import FindingsError, UsageError
 from kbuild.project import Project, find_root
 
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "accepted" / "base"
 BASE_FILES = (
     "CARD.md",
     "build.toml",
@@ -141,6 +142,11 @@ def test_git_hides_what_it_does_not_track(base_project: Path) -> None:
 def test_ignored_files_and_submodules_have_their_own_way_out(base_project: Path) -> None:
     git(base_project, "init", "-q")
     git(base_project / "cuda", "init", "-q")
+    (base_project / "benchmarks").mkdir()
+    (base_project / "benchmarks" / "bench.py").write_text("")
+    (base_project / "real").mkdir()
+    (base_project / "benchmarks").rename(base_project / "real" / "benchmarks")
+    (base_project / "benchmarks").symlink_to("real/benchmarks")
     (base_project / ".gitignore").write_text("norm.cpp\n_version.py\ncuda\n")
     (base_project / "torch-ext" / "rms_norm" / "_version.py").write_text("")
     git(base_project, "add", "build.toml", "CARD.md", "torch-ext", "tests", ".gitignore")
@@ -148,12 +154,71 @@ def test_ignored_files_and_submodules_have_their_own_way_out(base_project: Path)
     assert found == {
         ("error", "build.toml", "git add -f cpu/norm.cpp (.gitignore leaves it out)"),
         ("error", "build.toml", "copy the files that the build needs into the project"),
+        ("warning", "benchmarks", "replace the link benchmarks by the folder that it leads to"),
         (
             "warning",
             "torch-ext/rms_norm/_version.py",
             "git add -f torch-ext/rms_norm/_version.py (.gitignore leaves it out)",
         ),
     }
+
+
+def test_git_tracks_nothing_behind_a_linked_folder(base_project: Path) -> None:
+    (base_project / "cuda").rename(base_project / "real")
+    (base_project / "cuda").symlink_to("real")
+    (base_project / "torch-ext").rename(base_project / "ext")
+    (base_project / "torch-ext").symlink_to("ext")
+    git(base_project, "init", "-q")
+    git(base_project, "add", ".")
+    found = {(str(d.span), d.severity.value, d.code, d.hint) for d in Project.open(base_project).report}
+    copy = "replace the link torch-ext by the folder that it leads to"
+    assert found == {
+        ("build.toml:10:5", "error", "untracked-source", copy),
+        ("build.toml:11:5", "error", "untracked-source", copy),
+        ("build.toml:22:8", "error", "untracked-source", 'write "real/norm.cu"'),
+        ("build.toml:22:24", "error", "untracked-source", 'write "real/norm.cuh"'),
+        ("torch-ext:1:1", "error", "untracked-file", copy),
+    }
+
+
+@pytest.mark.parametrize("target", ["inside", "outside"])
+def test_a_linked_package(base_project: Path, target: str) -> None:
+    package = base_project / "torch-ext" / "rms_norm"
+    real = (base_project if target == "inside" else base_project.parent) / "rms_norm"
+    package.rename(real)
+    package.symlink_to(real)
+    git(base_project, "init", "-q")
+    git(base_project, "add", ".")
+    (finding,) = Project.open(base_project).report
+    assert (str(finding.span), finding.code) == ("torch-ext/rms_norm:1:1", "stray-link")
+    assert finding.hint == "replace the link by a copy, or remove it"
+
+
+def test_a_folder_of_the_project_that_lies_outside_of_it(base_project: Path) -> None:
+    (base_project / "torch-ext" / "rms_norm").rename(base_project.parent / "ext")
+    shutil.rmtree(base_project / "torch-ext")
+    (base_project.parent / "torch-ext").mkdir()
+    (base_project.parent / "ext").rename(base_project.parent / "torch-ext" / "rms_norm")
+    (base_project / "torch-ext").symlink_to("../torch-ext")
+    config = base_project / "build.toml"
+    config.write_text(config.read_text().replace("torch-ext/torch_binding", "cpu/torch_binding"))
+    for name in ("torch_binding.cpp", "torch_binding.h"):
+        shutil.copy(FIXTURES / "torch-ext" / name, base_project / "cpu")
+    found = [(str(d.span), d.code) for d in Project.open(base_project).report]
+    assert found == [("torch-ext:1:1", "stray-link")]
+
+
+def test_a_package_in_a_submodule(base_project: Path) -> None:
+    git(base_project, "init", "-q")
+    package = base_project / "torch-ext" / "rms_norm"
+    git(package, "init", "-q")
+    git(package, "add", ".")
+    git(package, "commit", "-q", "-m", "all")
+    git(base_project, "-c", "advice.addEmbeddedRepo=false", "add", ".")
+    (finding,) = Project.open(base_project).report
+    assert (finding.code, finding.severity.value) == ("untracked-file", "error")
+    assert "submodule 'torch-ext/rms_norm'" in finding.message
+    assert finding.hint == "copy the files that the build needs into the project"
 
 
 def test_a_project_that_git_knows_nothing_of(base_project: Path) -> None:
