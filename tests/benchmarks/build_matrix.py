@@ -332,8 +332,9 @@ REPORT = """\
 {verdicts}
 
 What to expect of another kernel: kbuild saves device code that needs no PyTorch headers, and only that. relu's takes
-a few seconds, less than its bindings do; ltx_video has six kernels in four files for all architectures. A .cu whose section depends on torch is compiled for every PyTorch
-either way. kbuild's own share (link stubs once per PyTorch and machine, evaluation, verification) is in every row.
+a few seconds, less than its bindings do; ltx_video has six operations in four files, for all architectures. A .cu
+whose section depends on torch is compiled for every PyTorch either way. kbuild's own share (link stubs once per
+PyTorch and machine, evaluation, verification) is in every row.
 
 ## Bytes that a machine with nothing receives
 
