@@ -119,6 +119,15 @@ class Layout:
                 entry,
                 hint="replace the link by a copy of the file",
             )
+        elif not is_source(entry.path) and entry.path.lower().endswith(COMPILED):
+            stem, suffix = posixpath.splitext(entry.path)
+            self._error(
+                "suffix-case",
+                f"{entry.written!r} is not compiled: file names end in lower case, as in {' '.join(COMPILED[:4])}",
+                entry,
+                hint=f"rename it to {stem}{'.cpp' if suffix == '.C' else suffix.lower()}",
+            )
+            return True
         else:
             if not is_source(entry.path):
                 self.report.warning(

@@ -64,6 +64,18 @@ FLAG_RULES = (
         idle=True,
     ),
     FlagRule(
+        code="device-link-flag",
+        pattern=r"-rdc=true|--?relocatable-device-code(?:=true)?|-dc|--device-c|-dlink|--device-link|-fgpu-rdc",
+        why="makes device code that a device linker has to finish, and a build has no such step",
+        hint="remove it, and keep what a kernel calls in its own file or in headers",
+    ),
+    FlagRule(
+        code="output-flag",
+        pattern=r"-o|-E|-S|--?(?:output-file(?:=.*)?|preprocess|ptx|cubin|fatbin|optix-ir|dryrun)",
+        why="says what the compiler writes and where, which the build does",
+        hint="remove it",
+    ),
+    FlagRule(
         code="include-flag",
         pattern=r"-(?:I|isystem|iquote|include).*|--include-path.*",
         why="names a folder or file that a build does not see where it stands now",
@@ -72,17 +84,73 @@ FLAG_RULES = (
 )
 
 
+# Flags of nvcc that hand on what follows to the host compiler.
+_HANDS_ON = ("-Xcompiler", "--compiler-options")
+# Flags whose value may be an entry of its own, and what joins the two in one.
+_JOINED = {"-D": "", "-U": "", "-rdc": "="}
+_TAKES_VALUE = (*_HANDS_ON, *_JOINED)
+
+
 def check_flags(config: Config, source: Source, report: Report) -> None:
-    """Every flag against every rule."""
-    for path, flag in _flags(config):
-        for rule in FLAG_RULES:
-            if re.fullmatch(rule.pattern, flag) is not None:
-                add = report.error if rule.severity is Severity.ERROR else report.warning
-                fix = remove_entry(source, path[:-1], int(path[-1])) if rule.idle else ()
-                add(rule.code, f"{flag!r} {rule.why}", source.value(*path), hint=rule.hint, fix=fix)
+    """Every flag against every rule, also those that nvcc hands on."""
+    for path, flags in _arrays(config):
+        for index, flag, whole in _parts(flags):
+            for rule in FLAG_RULES:
+                if re.fullmatch(rule.pattern, flag) is not None:
+                    add = report.error if rule.severity is Severity.ERROR else report.warning
+                    fix = remove_entry(source, path, index) if rule.idle and whole else ()
+                    add(
+                        rule.code, f"{flag!r} {rule.why}", source.value(*path, index), hint=rule.hint, fix=fix
+                    )
+        if flags and flags[-1] in _TAKES_VALUE:
+            report.error(
+                "dangling-flag",
+                f"{flags[-1]!r} takes a value, and none follows",
+                source.value(*path, len(flags) - 1),
+                hint=f'write the value after it: "{flags[-1]}", "..."',
+            )
+    _host_flags_for_nvcc_only(config, source, report)
 
 
-def _flags(config: Config) -> Iterator[tuple[Path, str]]:
+def _parts(flags: tuple[str, ...]) -> Iterator[tuple[int, str, bool]]:
+    """Each flag that the array has, with the entry where it starts and whether it is that entry whole."""
+    entries = iter(enumerate(flags))
+    for index, flag in entries:
+        name, equals, value = flag.partition("=")
+        if flag in _TAKES_VALUE:
+            at, value = next(entries, (index, ""))
+            if flag in _JOINED and value:
+                yield index, flag + _JOINED[flag] + value, False
+            elif value:
+                yield from ((at, part, False) for part in value.split(","))
+        elif equals and name in _HANDS_ON:
+            yield from ((index, part, False) for part in value.split(","))
+        else:
+            yield index, flag, True
+
+
+def _host_flags_for_nvcc_only(config: Config, source: Source, report: Report) -> None:
+    """-Xcompiler is nvcc's; where a cxx-flags array goes to the host compiler too, that refuses it."""
+    arrays: list[tuple[Path, tuple[str, ...], tuple[str, ...]]] = []
+    if not isinstance(config.framework, TorchNoarch):
+        framework = config.framework
+        arrays.append(((framework.key, "cxx-flags"), framework.cxx_flags, framework.src))
+    arrays += [
+        (("kernel", kernel.id, "cxx-flags"), kernel.cxx_flags, kernel.src) for kernel in config.kernels
+    ]
+    for path, flags, src in arrays:
+        compiled = next((file for file in src if file.endswith((".c", ".cc", ".cpp", ".cxx"))), None)
+        for index, flag in enumerate(flags if compiled is not None else ()):
+            if flag.partition("=")[0] in _HANDS_ON:
+                report.error(
+                    "nvcc-flag",
+                    f"{flag!r} is a flag of nvcc, and {compiled} is compiled without it",
+                    source.value(*path, index),
+                    hint="put it into cuda-flags, or write what follows it alone",
+                )
+
+
+def _arrays(config: Config) -> list[tuple[Path, tuple[str, ...]]]:
     arrays: list[tuple[Path, tuple[str, ...]]] = []
     if not isinstance(config.framework, TorchNoarch):
         arrays.append(((config.framework.key, "cxx-flags"), config.framework.cxx_flags))
@@ -97,5 +165,4 @@ def _flags(config: Config) -> Iterator[tuple[Path, str]]:
                 arrays.append((("kernel", kernel.id, "sycl-flags"), kernel.sycl_flags))
             case _:
                 pass
-    for path, flags in arrays:
-        yield from (((*path, index), flag) for index, flag in enumerate(flags))
+    return arrays

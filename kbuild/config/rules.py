@@ -117,6 +117,42 @@ def _dependencies_fit_the_backend(config: Config, source: Source, report: Report
                 )
 
 
+# What only some backends compile; to the others it would be a header.
+_BACKENDS_OF_SUFFIX = {
+    ".cu": (Backend.CUDA, Backend.ROCM),
+    ".hip": (Backend.ROCM,),
+    ".m": (Backend.METAL,),
+    ".mm": (Backend.METAL,),
+    ".metal": (Backend.METAL,),
+}
+
+
+def _sources_fit_the_backend(config: Config, source: Source, report: Report) -> None:
+    for kernel in config.kernels:
+        for index, file in enumerate(kernel.src):
+            backends = _BACKENDS_OF_SUFFIX.get(posixpath.splitext(file)[1])
+            if backends is not None and kernel.backend not in backends:
+                report.error(
+                    "wrong-source",
+                    f"{file!r} is for {' and '.join(backends)}; kernel {kernel.id!r} is for {kernel.backend}",
+                    source.value("kernel", kernel.id, "src", index),
+                    hint=f'move it to a [kernel.*] section with backend = "{backends[0]}"',
+                )
+    if isinstance(config.framework, TorchNoarch):
+        return
+    compiled = {kernel.backend for kernel in config.kernels} & set(config.general.backends)
+    for index, file in enumerate(config.framework.src):
+        backends = _BACKENDS_OF_SUFFIX.get(posixpath.splitext(file)[1])
+        others = sorted(compiled - set(backends)) if backends is not None else []
+        if backends is not None and others:
+            report.error(
+                "wrong-source",
+                f"{file!r} is for {' and '.join(backends)}, and bindings are compiled for {others[0]} too",
+                source.value(config.framework.key, "src", index),
+                hint=f'move it to a [kernel.*] section with backend = "{backends[0]}"',
+            )
+
+
 def _python_depends_are_known(config: Config, source: Source, report: Report) -> None:
     known = PythonDepends.load()
     general = config.general
@@ -240,6 +276,7 @@ RULES: tuple[Rule, ...] = (
     _ranges_are_not_empty,
     _stable_abi_backends_are_listed,
     _dependencies_fit_the_backend,
+    _sources_fit_the_backend,
     _python_depends_are_known,
     _backend_tables_are_used,
     _entries_are_not_repeated,

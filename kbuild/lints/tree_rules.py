@@ -4,6 +4,8 @@ import re
 
 from kbuild.diagnostics import Span
 from kbuild.lints.tree import Tree
+from kbuild.sources.cxx import span_at
+from kbuild.sources.files import inside
 
 _LARGE = 1_000_000
 _BINARY = (".so", ".o", ".a", ".dll", ".dylib", ".pyd", ".cubin", ".fatbin", ".pyc")
@@ -34,6 +36,8 @@ def check_tree(tree: Tree) -> None:
             )
         else:
             _secrets(tree, path)
+    for path in sorted({path for path in map(inside, tree.config.listed_files) if path in tree.files}):
+        _null_bytes(tree, path)
     if (tree.root / "setup.py").is_file():
         tree.report.warning(
             "stray-setup",
@@ -54,6 +58,19 @@ def _case_clashes(tree: Tree) -> None:
                 Span(path=path),
                 hint="rename one of the two",
             )
+
+
+def _null_bytes(tree: Tree, path: str) -> None:
+    """Nix refuses to read such a file as text, and compilers warn at best."""
+    text = tree.text(path)
+    start = text.find("\0")
+    if start >= 0:
+        tree.report.error(
+            "null-byte",
+            "the file has a null byte: it is no text, or a damaged one",
+            span_at(path, text, start, start + 1),
+            hint="remove the byte, or the file from src",
+        )
 
 
 def _secrets(tree: Tree, path: str) -> None:
