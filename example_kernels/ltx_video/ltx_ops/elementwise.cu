@@ -330,8 +330,8 @@ __device__ float gelu_erf(float x, T) {
 }
 
 // A short gelu: a small grid is on the multiprocessors all at once, so that its loads do not hide its arithmetic. GPU
-// time over a copy's on an H200 at 1x1024x4096 is 0.87; with a longer gelu (erfc after Abramowitz and Stegun) 0.93; with
-// two slices a thread 1.06, and 0.91 with two and no gelu at all.
+// time over a copy's on an H200 at 1x1024x4096 is 0.87; with a longer gelu (erfc after Abramowitz and Stegun) 0.93;
+// with two slices a thread 1.06, and 0.91 with two and no gelu at all.
 template <typename T, bool kTanh, int W>
 struct GegluOp : Extent<W> {
   using Place = typename Extent<W>::Place;
