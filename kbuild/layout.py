@@ -1,6 +1,5 @@
 """What must hold on disk for a build to succeed: sources that exist and are visible, headers, the package."""
 
-import os
 import posixpath
 import shlex
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ from kbuild.sources.files import (
     linked_parent,
     submodule,
     walk,
+    walk_all,
 )
 from kbuild.sources.includes import Include
 from kbuild.sources.texts import Texts
@@ -230,7 +230,7 @@ class Layout:
         """Links in the folders that go to a build by extension: it does not follow them out, nor into folders."""
         for folder in folders(self.config):
             linked = [folder] if (self.root / folder).is_symlink() else []
-            for parent, children, names in os.walk(self.root / folder):
+            for parent, children, names in walk_all(self.root / folder):
                 full = (Path(parent, name) for name in sorted([*children, *names]))
                 linked += [path.relative_to(self.root).as_posix() for path in full if path.is_symlink()]
             for path in linked:

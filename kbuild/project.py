@@ -1,6 +1,7 @@
 """A kernel project on disk: its configuration, and the layout without which a build cannot succeed."""
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,14 +58,22 @@ class Project:
         report = Report()
         source = _read_source(root, report)
         config = None if source is None else _read_config(source, report)
-        git = None if config is None else _ask_git(root, config, report, runner)
-        project = cls(root=root, source=source, config=config, report=report, git=git)
+        project = cls(root=root, source=source, config=config, report=report, git=None)
         if source is not None and config is not None:
-            texts = Texts(root)
-            Layout(texts=texts, source=source, config=config, git=git, report=report).check()
-            files = frozenset(project.present_files())
-            check_sources(Tree(config=config, source=source, files=files, texts=texts, report=report))
-        return replace(project, report=suppress(root, report))
+            try:
+                git = _ask_git(root, config, report, runner)
+                project = replace(project, git=git)
+                texts = Texts(root)
+                Layout(texts=texts, source=source, config=config, git=git, report=report).check()
+                files = frozenset(project.present_files())
+                check_sources(Tree(config=config, source=source, files=files, texts=texts, report=report))
+            except OSError as error:
+                _unreadable(root, error, report)
+        try:
+            report = suppress(root, report)
+        except OSError as error:
+            _unreadable(root, error, report)
+        return replace(project, report=report)
 
     def require_config(self) -> Config:
         """The configuration. Raises FindingsError, with the findings as text, where there is none."""
@@ -90,6 +99,20 @@ class Project:
         return tuple(
             sorted({path for path in candidates(self.root, config) if is_inside_file(self.root, path)})
         )
+
+
+def _unreadable(root: Path, error: OSError, report: Report) -> None:
+    """The finding for a file or folder that the system does not let us read; rules that come later were not run."""
+    path = Path(error.filename or root)
+    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    report.error(
+        "unreadable",
+        f"cannot read {shown}: {error.strerror}; what comes after it was not checked",
+        Span(path=shown),
+        hint=f"let the user who builds read it: chmod u+rX {shlex.quote(shown)}"
+        if isinstance(error, PermissionError)
+        else None,
+    )
 
 
 def find_root(path: Path | None) -> Path:

@@ -72,9 +72,19 @@ def candidates(root: Path, config: Config) -> Iterator[str]:
     yield from walk(root, "benchmarks")
 
 
+def walk_all(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk` of a folder that may be missing. Raises OSError for what cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    return os.walk(folder, onerror=refuse)
+
+
 def walk(root: Path, folder: str) -> Iterator[str]:
     """Files below a folder, sorted, without bytecode and generated files; linked folders are not entered."""
-    for parent, children, names in os.walk(root / folder):
+    for parent, children, names in walk_all(root / folder):
         children[:] = sorted(name for name in children if name != "__pycache__")
         relative = Path(parent).relative_to(root).as_posix()
         for name in sorted(names):

@@ -34,8 +34,8 @@ def test_good_project_passes(name: str, make_project: Callable[[Path], Path]) ->
     assert project.config is not None
 
 
-# Shown where git, or a file too large to commit, is made by the test itself.
-ELSEWHERE = {"git-failed", "untracked-project", "untracked-source", "untracked-file", "large-file"}
+# Shown where git, or rights that git does not keep, are made by the test itself.
+ELSEWHERE = {"git-failed", "untracked-project", "untracked-source", "untracked-file", "unreadable"}
 
 
 def test_every_rule_has_a_refused_and_an_accepted_project() -> None:
@@ -63,7 +63,11 @@ def emitted_codes() -> set[str]:
     """Every code that a rule of the source can give."""
     package = Path(__file__).parents[2] / "kbuild"
     files = [*(package / "config").glob("*.py"), *(package / "lints").glob("*.py")]
-    files += [package / "layout.py", package / "project.py", package / "suppress.py"]
+    files += [
+        package / "layout.py",
+        package / "project.py",
+        package / "suppress.py",
+    ]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files if path.exists())
     return {
         *re.findall(r'(?:error|warning|note|add)\(\s*"([a-z0-9-]+)"', text),

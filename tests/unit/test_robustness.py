@@ -1,5 +1,10 @@
 """Whatever lies in a project, check answers with findings inside the files: no traceback, no hang."""
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,8 +68,6 @@ def no_git(argv: object, **_: object) -> process.Completed:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import shutil
-
     root = tmp_path_factory.mktemp("robust") / "project"
     shutil.copytree(FIXTURES / "accepted" / "base", root)
     shutil.copytree(FIXTURES / "accepted" / "tricky-sources", root, dirs_exist_ok=True)
@@ -125,6 +128,55 @@ def test_endless_nesting_is_a_finding(project: Path, name: str, content: bytes, 
         assert code in [diagnostic.code for diagnostic in Project.open(project, runner=no_git).report]
     finally:
         (project / name).write_bytes(ORIGINAL[name])
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """With the rights of an ordinary user, whom permissions bind."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("closed", "found"),
+    [
+        ("cuda/norm.cu", "cuda/norm.cu"),
+        ("cuda", "cuda/norm.cu"),
+        ("torch-ext", "torch-ext/torch_binding.cpp"),
+        ("torch-ext/rms_norm", "torch-ext/rms_norm"),
+        ("torch-ext/rms_norm/__init__.py", "torch-ext/rms_norm/__init__.py"),
+        ("tests", "tests"),
+        ("tests/test_norm.py", "tests/test_norm.py"),
+        ("cuda/extra.cuh", "cuda/extra.cuh"),
+        ("pyproject.toml", "pyproject.toml"),
+    ],
+)
+def test_what_cannot_be_read_is_named(closed: str, found: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "project")
+        shutil.copytree(FIXTURES / "accepted" / "base", root)
+        (root / "cuda" / "extra.cuh").write_text("")
+        (root / "pyproject.toml").write_text("")
+        with (root / "cuda" / "norm.cuh").open("a") as header:
+            header.write('#include "extra.cuh"\n')
+        for path in [Path(folder), root, *root.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        mode = (root / closed).stat().st_mode
+        (root / closed).chmod(0)
+        try:
+            with as_nobody():
+                report = Project.open(root, runner=no_git).report
+        finally:
+            (root / closed).chmod(mode)
+    unreadable = [d for d in report if d.code == "unreadable"]
+    assert [str(d.span) for d in unreadable] == [f"{found}:1:1"], report.as_text()
+    assert "Permission denied" in unreadable[0].message
 
 
 def test_long_sums_of_strings(project: Path) -> None:
