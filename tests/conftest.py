@@ -26,7 +26,7 @@ def base_project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_project(base_project: Path) -> Callable[[Path], Path]:
-    """Lay a fixture's files over the base project; its `expected.toml` may also remove, link and create files."""
+    """Lay a fixture's files over the base project; its `expected.toml` may also remove, link and create files, some of a size."""
 
     def make(overlay: Path) -> Path:
         shutil.copytree(overlay, base_project, dirs_exist_ok=True)
@@ -41,6 +41,8 @@ def make_project(base_project: Path) -> Callable[[Path], Path]:
                 (base_project / name).symlink_to(target)
             for name, text in wanted.get("create", {}).items():
                 (base_project / name).write_text(text, encoding="utf-8")
+            for name, size in wanted.get("sizes", {}).items():
+                (base_project / name).write_bytes(b" " * size)
         return base_project
 
     return make
