@@ -43,10 +43,11 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """What git says of the files that matter, relative to the root."""
+    """What git says of the files that matter, relative to the root; `changed` differ from the commit."""
 
     tracked: frozenset[str]
     ignored: frozenset[str] = frozenset()
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +282,15 @@ class Layout:
                 hint=f"git -C {shlex.quote(str(self.root))} add .",
             )
             return
+        if self.git.changed:
+            shown = ", ".join(self.git.changed[:3])
+            more = f" and {len(self.git.changed) - 3} more" if len(self.git.changed) > 3 else ""
+            self.report.note(
+                "uncommitted-changes",
+                f"{shown}{more}: not as in the commit, and a build says so in metadata.json",
+                Span(path=self.git.changed[0]),
+                hint="commit before a build that is to be published",
+            )
         for entry in existing:
             if entry.path not in tracked:
                 hidden = self._hidden(entry.path)

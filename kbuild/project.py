@@ -233,7 +233,7 @@ def _present(root: Path, config: Config) -> tuple[str, ...]:
 
 
 def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> GitState | None:
-    """What git says of the files that matter, in one call where all is well; None where git has no say."""
+    """What git says of the files that matter, None where git has no say."""
     environment = {**os.environ, "LC_ALL": "C"}
     listed = [path for path in map(inside, config.listed_files) if path is not None]
     paths = dict.fromkeys([*ROOT_FILES, *folders(config), *listed])
@@ -252,6 +252,21 @@ def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> GitS
             )
         return None
     tracked = frozenset(path for path in result.stdout.split("\0") if path)
+    # Fails, and says nothing, before the first commit.
+    argv = [
+        "git",
+        "--literal-pathspecs",
+        "diff",
+        "--name-only",
+        "--relative",
+        "--no-ext-diff",
+        "-z",
+        "HEAD",
+        "--",
+        ".",
+    ]
+    changed = runner(argv, cwd=root, env=environment).stdout if tracked else ""
+    state = GitState(tracked=tracked, changed=tuple(sorted(path for path in changed.split("\0") if path)))
     # NB: one path that git refuses to look at, behind a link or in a submodule, ends the whole answer.
     untracked = [
         path
@@ -259,7 +274,7 @@ def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> GitS
         if path not in tracked and linked_parent(root, path) is None and submodule(root, path) is None
     ]
     if not tracked or not untracked:
-        return GitState(tracked=tracked)
+        return state
     argv = ["git", "check-ignore", "-z", "--stdin"]
     ignored = runner(argv, cwd=root, env=environment, stdin="\0".join(untracked)).stdout
-    return GitState(tracked=tracked, ignored=frozenset(path for path in ignored.split("\0") if path))
+    return replace(state, ignored=frozenset(path for path in ignored.split("\0") if path))

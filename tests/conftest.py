@@ -26,7 +26,7 @@ def base_project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_project(base_project: Path) -> Callable[[Path], Path]:
-    """Lay a fixture's files over the base project; its `expected.toml` may also remove, link and create files, some of a size."""
+    """Lay a fixture's files over the base project; its `expected.toml` may also remove, link and create files."""
 
     def make(overlay: Path) -> Path:
         shutil.copytree(overlay, base_project, dirs_exist_ok=True)

@@ -226,6 +226,24 @@ def test_a_project_that_git_knows_nothing_of(base_project: Path) -> None:
     assert codes(Project.open(base_project)) == ["untracked-project"]
 
 
+def test_changes_since_the_commit_are_noted(base_project: Path) -> None:
+    git(base_project.parent, "init", "-q")
+    git(base_project.parent, "add", ".")
+    git(base_project.parent, "commit", "-q", "-m", "all")
+    (base_project / "notes.txt").write_text("not tracked, so no part of a build")
+    (base_project / "CARD.md").touch()
+    (base_project.parent / "elsewhere").write_text("")
+    git(base_project.parent, "add", "elsewhere")
+    assert codes(Project.open(base_project)) == []
+    with (base_project / "cuda" / "norm.cu").open("a") as source:
+        source.write("\n")
+    (base_project / "tests" / "test_more.py").write_text("")
+    git(base_project, "add", "tests")
+    (note,) = Project.open(base_project).report
+    assert (note.severity.value, note.code, note.span.path) == ("note", "uncommitted-changes", "cuda/norm.cu")
+    assert note.message.startswith("cuda/norm.cu, tests/test_more.py: not as in the commit")
+
+
 def test_a_project_below_the_top_of_the_work_tree(base_project: Path) -> None:
     git(base_project.parent, "init", "-q")
     git(base_project.parent, "add", ".")

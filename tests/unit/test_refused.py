@@ -35,7 +35,14 @@ def test_good_project_passes(name: str, make_project: Callable[[Path], Path]) ->
 
 
 # Shown where git, or rights that git does not keep, are made by the test itself.
-ELSEWHERE = {"git-failed", "untracked-project", "untracked-source", "untracked-file", "unreadable"}
+ELSEWHERE = {
+    "git-failed",
+    "untracked-project",
+    "untracked-source",
+    "untracked-file",
+    "unreadable",
+    "uncommitted-changes",
+}
 
 
 def test_every_rule_has_a_refused_and_an_accepted_project() -> None:
