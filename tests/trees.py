@@ -54,6 +54,8 @@ def write_variant(
     kernel: str = "relu",
     identity: str | None = None,
     dirty: bool = False,
+    commit: str = "a" * 40,
+    archs: tuple[str, ...] | None = None,
 ) -> Path:
     """Lay out one variant with a right metadata.json; its folder."""
     folder = build / name
@@ -61,14 +63,14 @@ def write_variant(
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     Metadata(
-        id=identity or f"_{kernel}_{name.replace('-', '_')}_{version}",
+        id=identity or f"_{kernel}_{name}_{version}".replace("-", "_"),
         name=kernel,
         version=version,
         license="Apache-2.0",
-        backend=BackendInfo(type=BackendType.CPU),
+        backend=BackendInfo(type=BackendType.CPU if archs is None else BackendType.CUDA, archs=archs),
         digest=digest_of(folder),
         provenance=Provenance(
-            kernel_builder=BuilderVersion(version="0.1.0"), kernel=GitStatus(commit="a" * 40, dirty=dirty)
+            kernel_builder=BuilderVersion(version="0.1.0"), kernel=GitStatus(commit=commit, dirty=dirty)
         ),
     ).write(folder / "metadata.json")
     return folder

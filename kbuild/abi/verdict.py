@@ -96,10 +96,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Everything that was found about one variant, or about one library alone."""
+    """Everything that was found about one variant, or about one library alone.
+
+    `unverified` says why a build against PyTorch could not be held against it, for want of knowledge.
+    """
 
     subject: Path
     results: tuple[Result, ...]
+    unverified: tuple[str, ...] = ()
 
     @property
     def violations(self) -> tuple[Violation, ...]:

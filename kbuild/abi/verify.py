@@ -33,7 +33,10 @@ def verify_variant(directory: Path, *, variant: Variant | None = None) -> Verdic
     context = context_for(tree.variant, archs=_declared_archs(tree))
     for library in tree.libraries:
         results += verify_library(directory / library, replace(context, path=library)).results
-    return Verdict(subject=directory, results=tuple(results))
+    unverified: tuple[str, ...] = ()
+    if isinstance(tree.variant, TorchVariant | StableAbiVariant):
+        unverified = tuple({r.skipped for r in results if r.code == "torch-symbol" and r.skipped is not None})
+    return Verdict(subject=directory, results=tuple(results), unverified=unverified)
 
 
 def verify_library(path: Path, context: Context) -> Verdict:

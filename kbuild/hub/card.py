@@ -1,21 +1,22 @@
 """The model card: the project's CARD.md filled in, or one made from what is published.
 
-CARD.md is a Jinja template with the names of the public kernel-builder: `repo_id`, `version`, `license`, `functions`,
-`layers`, `has_benchmark`, `upstream`, `source`. Ours besides: `name`, `variants` (rows of the table), `metadata`.
+CARD.md is a template in Jinja's language with the names of the public kernel-builder: `repo_id`, `version`,
+`license`, `functions`, `layers`, `has_benchmark`, `upstream`, `source`. Ours besides: `name`, `variants` (rows of
+the table), `builders` and `commits` (what they were built with and from), `metadata` (of the first variant).
 """
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from jinja2 import TemplateError, TemplateSyntaxError
-from jinja2.sandbox import SandboxedEnvironment
+from types import MappingProxyType
 
 from kbuild.errors import FindingsError
 from kbuild.hub.plan import RepoType
+from kbuild.hub.template import HINT, TemplateProblemError, fill
 from kbuild.hub.tree import LocalBuild
+from kbuild.metadata import Metadata
 from kbuild.variants import NoarchVariant, StableAbiVariant, TorchVariant, TvmFfiVariant, parse
 
 TEMPLATE_NAME = "CARD.md"
@@ -73,15 +74,13 @@ This is a {{ repo_type }} repository: {{ loaders }}.
 
 ## Provenance
 
-{% if metadata.provenance %}
-- builder: {{ metadata.provenance.kernel_builder.version }}
-{% if metadata.provenance.kernel %}
-- commit: `{{ metadata.provenance.kernel.commit }}`{% if metadata.provenance.kernel.dirty %}, with changes{% endif %}
+{% for builder in builders %}
+- builder: {{ builder }}
+{% endfor %}
+{% for commit in commits %}
+- commit: {{ commit.name }}{% if commits | length > 1 %} ({{ commit.variants | join(', ') }}){% endif %}
 
-{% endif %}
-{% else %}
-- builder and commit: not recorded
-{% endif %}
+{% endfor %}
 {% if source %}
 - source: {{ source }}
 {% endif %}
@@ -102,44 +101,54 @@ class Row:
     archs: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A commit in words, and the variants that were built from it."""
+
+    name: str
+    variants: tuple[str, ...]
+
+
 def render(
-    project: Path, build: LocalBuild, *, repo_id: str, repo_type: RepoType, others: Iterable[str] = ()
+    project: Path,
+    build: LocalBuild,
+    *,
+    repo_id: str,
+    repo_type: RepoType,
+    others: Mapping[str, Metadata | None] = MappingProxyType({}),
 ) -> str:
-    """The card's text. `others` are variants that are on the Hub already and stay there.
+    """The card's text. `others` are variants that are on the Hub already and stay there; None: nothing known of one.
 
     Raises FindingsError where the project's CARD.md is no template.
     """
     metadata = build.metadata
-    archs = {variant.name: variant.metadata.backend.archs or () for variant in build.variants}
+    variants = dict(sorted({**others, **{v.name: v.metadata for v in build.variants}}.items()))
     functions, layers = exports(project / "torch-ext" / metadata.python_name)
     template = project / TEMPLATE_NAME
+    values: dict[str, object] = {
+        "repo_id": repo_id,
+        "repo_type": str(repo_type),
+        "loaders": repo_type.loaders,
+        "new_loaders": repo_type is RepoType.KERNEL,
+        "name": metadata.name,
+        "module": metadata.python_name,
+        "version": metadata.version,
+        "license": _license(metadata.license),
+        "upstream": metadata.upstream,
+        "source": metadata.source,
+        "metadata": metadata,
+        "functions": functions,
+        "layers": layers,
+        "has_benchmark": (project / "benchmarks" / "benchmark.py").is_file(),
+        "variants": [_row(name, known) for name, known in variants.items()],
+        "builders": _builders(variants.values()),
+        "commits": _commits(variants),
+    }
     try:
-        text = template.read_text(encoding="utf-8") if template.is_file() else _GENERATED
-        # NB: a template is somebody's file, so it gets no Python.
-        environment = SandboxedEnvironment(trim_blocks=True, keep_trailing_newline=True)
-        return environment.from_string(text).render(
-            repo_id=repo_id,
-            repo_type=str(repo_type),
-            loaders=repo_type.loaders,
-            new_loaders=repo_type is RepoType.KERNEL,
-            name=metadata.name,
-            module=metadata.python_name,
-            version=metadata.version,
-            license=_license(metadata.license),
-            upstream=metadata.upstream,
-            source=metadata.source,
-            metadata=metadata,
-            functions=functions,
-            layers=layers,
-            has_benchmark=(project / "benchmarks" / "benchmark.py").is_file(),
-            variants=[_row(name, archs.get(name, ())) for name in sorted({*archs, *others})],
-        )
-    except UnicodeDecodeError as error:
-        raise FindingsError(f"{template} is not UTF-8 (byte {error.start})") from error
-    except TemplateSyntaxError as error:
-        raise FindingsError(f"{template}:{error.lineno}: {error.message}", hint=_TEMPLATE_HINT) from error
-    except TemplateError as error:
-        raise FindingsError(f"{template}: {error.message}", hint=_TEMPLATE_HINT) from error
+        return fill(_template(template), values)
+    except TemplateProblemError as problem:
+        place = template if problem.line is None else f"{template}:{problem.line}"
+        raise FindingsError(f"{place}: {problem.message}", hint=HINT) from problem
 
 
 def exports(package: Path) -> tuple[list[str], list[str]]:
@@ -154,7 +163,31 @@ def exports(package: Path) -> tuple[list[str], list[str]]:
     return [name for name in names if name != "layers"], classes or _all_of(layers)
 
 
-_TEMPLATE_HINT = "Write {% raw %} … {% endraw %} around text with double braces that is none of Jinja's."
+def _template(path: Path) -> str:
+    if not path.is_file():
+        if path.exists() or path.is_symlink():
+            raise FindingsError(
+                f"{path} is not a file", hint="Make it one, or delete it: a card is made then."
+            )
+        return _GENERATED
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FindingsError(f"{path} is not UTF-8 (byte {error.start})") from error
+
+
+def _builders(known: Iterable[Metadata | None]) -> list[str]:
+    provenances = [metadata.provenance for metadata in known if metadata is not None]
+    return sorted({p.kernel_builder.version for p in provenances if p is not None}) or ["not recorded"]
+
+
+def _commits(variants: Mapping[str, Metadata | None]) -> list[Origin]:
+    origins: dict[str, list[str]] = {}
+    for name, metadata in variants.items():
+        git = None if metadata is None or metadata.provenance is None else metadata.provenance.kernel
+        changes = ", with changes" if git is not None and git.dirty else ""
+        origins.setdefault("not recorded" if git is None else f"`{git.commit}`{changes}", []).append(name)
+    return [Origin(name=name, variants=tuple(built)) for name, built in origins.items()]
 
 
 def _all_of(module: Path) -> list[str]:
@@ -168,8 +201,9 @@ def _all_of(module: Path) -> list[str]:
 
 def _parsed(module: Path) -> ast.Module:
     try:
-        return ast.parse(module.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        # NB: reading a pipe would wait for ever.
+        return ast.parse(module.read_bytes() if module.is_file() else b"")
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         # The card can do without; a package that does not parse is found elsewhere.
         return ast.Module(body=[], type_ignores=[])
 
@@ -183,8 +217,9 @@ def _license(text: str) -> str:
     )
 
 
-def _row(name: str, archs: Iterable[str]) -> Row:
-    row = Row(name=name, framework="", compute="", platform="", archs=", ".join(archs))
+def _row(name: str, metadata: Metadata | None) -> Row:
+    archs = "not recorded" if metadata is None else ", ".join(metadata.backend.archs or ())
+    row = Row(name=name, framework="", compute="", platform="", archs=archs)
     try:
         variant = parse(name)
     except ValueError:

@@ -1,5 +1,6 @@
 """What publishing would change, as a value: computed from a build tree and the Hub's listings, nothing else."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -132,7 +133,7 @@ class Plan:
 def plan_build(
     branch: str, files: Iterable[LocalFile], remote: RemoteBranch | None, *, create: bool
 ) -> BranchPlan:
-    """The commit that makes the published variants' folders on a branch equal to `files`.
+    """The commit that makes the published variants' folders, and benchmarks, on a branch equal to `files`.
 
     Other variants and files are left alone. A branch on which nothing was published yet starts with nothing
     else than what is published. `remote` is the branch, or what it will be created from (None: unknown yet).
@@ -140,14 +141,21 @@ def plan_build(
     local = {file.path: file for file in files}
     folders = {"/".join(path.split("/")[:2]) + "/" for path in local if path.startswith("build/")}
 
+    benchmarks = any(map(is_benchmark, local))
+
     def stale(path: str) -> bool:
         if path in local:
             return False
         if create or (remote is not None and remote.pristine):
             return path != _ATTRIBUTES
-        return any(path.startswith(folder) for folder in folders)
+        return any(path.startswith(folder) for folder in folders) or (benchmarks and is_benchmark(path))
 
     return _plan(branch, local, remote, create=create, stale=stale)
+
+
+def is_benchmark(path: str) -> bool:
+    """Whether `kernels benchmark` looks at this file of a repository, or of a project."""
+    return re.fullmatch(r"benchmarks/benchmark[^/]*\.py", path) is not None
 
 
 def plan_card(card: LocalFile, remote: RemoteBranch | None) -> BranchPlan:

@@ -7,9 +7,11 @@ does the rest.
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import assert_never
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
@@ -17,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from kbuild import __version__
+from kbuild import __version__, metadata
 from kbuild.errors import HubError, UsageError
 from kbuild.hub.plan import (
     MAIN,
@@ -31,6 +33,7 @@ from kbuild.hub.plan import (
     plan_card,
 )
 from kbuild.hub.tree import LocalBuild, LocalFile, content_file
+from kbuild.metadata import FILE_NAME, Metadata, MetadataError
 
 _ATTEMPTS = 5
 _SIGN_IN = "Sign in with `hf auth login`, or set HF_TOKEN to a token that may write."
@@ -46,12 +49,14 @@ class TipMovedError(Exception):
 class Request:
     """What is to be published where. `repo_type` None: what exists, else a kernel repository.
 
-    `card` makes the card's text, given the type and the variants that stay on the Hub besides ours.
+    `card` makes the card's text, given the type and the variants that stay on the Hub besides ours, with what is known
+    of each. `benchmarks` go beside the build.
     """
 
     repo_id: str
     build: LocalBuild
-    card: Callable[[RepoType, frozenset[str]], str]
+    card: Callable[[RepoType, Mapping[str, Metadata | None]], str]
+    benchmarks: tuple[LocalFile, ...] = ()
     repo_type: RepoType | None = None
     branch: str | None = None
     private: bool = False
@@ -90,6 +95,7 @@ class Hub:
         if not sys.stderr.isatty():
             disable_progress_bars()
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        self._metadata: dict[str, Metadata | None] = {}
         self._api = HfApi(endpoint=endpoint, token=token, library_name="kbuild", library_version=__version__)
 
     def url(self, repo_id: str, repo_type: RepoType, revision: str) -> str:
@@ -119,6 +125,22 @@ class Hub:
                 for entry in entries
                 if isinstance(entry, RepoFile)
             )
+
+    def metadata(self, repo_id: str, repo_type: RepoType, commit: str, file: RemoteFile) -> Metadata | None:
+        """What a metadata.json on the Hub says; None where it cannot be read as one."""
+        if file.git_oid not in self._metadata:
+            with (
+                self._doing(f"read {file.path} of {repo_id}", repo_id),
+                tempfile.TemporaryDirectory(prefix="kbuild-metadata-") as folder,
+            ):
+                path = self._api.hf_hub_download(
+                    repo_id, file.path, repo_type=str(repo_type), revision=commit, local_dir=folder
+                )
+                try:
+                    self._metadata[file.git_oid] = metadata.load(Path(path))
+                except MetadataError:
+                    self._metadata[file.git_oid] = None
+        return self._metadata[file.git_oid]
 
     def history(self, repo_id: str, repo_type: RepoType, revision: str) -> list[str]:
         """Commits of a branch, newest first."""
@@ -246,14 +268,14 @@ def make_plan(hub: Hub, request: Request) -> Plan:
     target = request.branch or request.build.branch
     branch = None if branches is None else _remote(hub, request.repo_id, repo_type, branches, target)
     base = branch if branch is not None or branches is None else _base(hub, request.repo_id, repo_type)
-    build = plan_build(target, _build_files(request, repo_type, branch), base, create=branch is None)
+    build = plan_build(target, _build_files(hub, request, repo_type, branch), base, create=branch is None)
     plans, notes = [build], []
     reason = _no_card(request, branches or {})
     if reason is not None:
         notes.append(reason)
     elif target != MAIN:
         main = None if branches is None else _remote(hub, request.repo_id, repo_type, branches, MAIN)
-        plans.append(plan_card(_card(request, repo_type, branch), main))
+        plans.append(plan_card(_card(hub, request, repo_type, branch), main))
     return Plan(
         repo_id=request.repo_id,
         repo_type=repo_type,
@@ -302,11 +324,11 @@ def _settle(hub: Hub, request: Request, repo_type: RepoType, name: str, *, tell:
             continue
         remote = _remote(hub, repo_id, repo_type, branches, name)
         if name == target:
-            plan = plan_build(name, _build_files(request, repo_type, remote), remote, create=False)
+            plan = plan_build(name, _build_files(hub, request, repo_type, remote), remote, create=False)
             title = _title(request.build)
         else:
             published = _remote(hub, repo_id, repo_type, branches, target)
-            plan = plan_card(_card(request, repo_type, published), remote)
+            plan = plan_card(_card(hub, request, repo_type, published), remote)
             title = f"Describe {request.build.branch}"
         if not plan.changes:
             tell(f"{name}: nothing to commit, {len(plan.unchanged)} file(s) are there already")
@@ -358,15 +380,25 @@ def _root(hub: Hub, repo_id: str, repo_type: RepoType) -> str:
     return hub.history(repo_id, repo_type, MAIN)[-1]
 
 
-def _build_files(request: Request, repo_type: RepoType, remote: RemoteBranch | None) -> Sequence[LocalFile]:
-    files = list(request.build.files)
+def _build_files(
+    hub: Hub, request: Request, repo_type: RepoType, remote: RemoteBranch | None
+) -> Sequence[LocalFile]:
+    files = [*request.build.files, *request.benchmarks]
     if request.branch == MAIN:
-        files.append(_card(request, repo_type, remote))
+        files.append(_card(hub, request, repo_type, remote))
     return files
 
 
-def _card(request: Request, repo_type: RepoType, published: RemoteBranch | None) -> LocalFile:
-    others = frozenset() if published is None or published.pristine else published.variants
+def _card(hub: Hub, request: Request, repo_type: RepoType, published: RemoteBranch | None) -> LocalFile:
+    others: dict[str, Metadata | None] = {}
+    if published is not None and not published.pristine:
+        files = {file.path: file for file in published.files}
+        for name in published.variants - {variant.name for variant in request.build.variants}:
+            file = files.get(f"build/{name}/{FILE_NAME}")
+            if file is None:
+                others[name] = None
+            else:
+                others[name] = hub.metadata(request.repo_id, repo_type, published.commit, file)
     return content_file("README.md", request.card(repo_type, others).encode())
 
 

@@ -3,13 +3,15 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kbuild import metadata as md
+from kbuild.config.model import Backend, Config
 from kbuild.errors import FindingsError, UsageError
 from kbuild.metadata import Metadata
+from kbuild.variants import parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +56,54 @@ class LocalBuild:
 
 
 def variant_folders(build: Path) -> tuple[Path, ...]:
-    """The folders of a build tree that hold variants, by name. Raises UsageError where there are none."""
+    """The folders of a build tree that hold variants, by name.
+
+    Raises UsageError where there are none, FindingsError where something else lies among them.
+    """
     try:
-        found = sorted(path for path in build.iterdir() if path.is_dir() and not path.name.startswith("."))
+        entries = sorted(path for path in build.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise UsageError(
             f"Cannot read {build}: {error.strerror}", hint="`kbuild build` makes it: run that first."
         ) from error
+    # NB: files of other names are no variants of anybody's; the public kernel-builder puts its card there.
+    strays = [path for path in entries if path.is_symlink() or (not path.is_dir() and _names_variant(path))]
+    if strays:
+        raise FindingsError(
+            "\n".join(
+                f"{path} is {'a link' if path.is_symlink() else 'a file'}, no folder" for path in strays
+            ),
+            hint="Remove that; if it stands for a variant, build the variant again.",
+        )
+    found = tuple(path for path in entries if path.is_dir())
     if not found:
         raise UsageError(
             f"There are no variants in {build}", hint="`kbuild build` makes them: run that first."
         )
-    return tuple(found)
+    return found
+
+
+def _names_variant(path: Path) -> bool:
+    try:
+        parse(path.name)
+    except ValueError:
+        return False
+    return True
 
 
 def read_build(
-    build: Path, *, violations: Mapping[str, tuple[str, ...]], allow_dirty: bool = False
+    build: Path,
+    *,
+    violations: Mapping[str, tuple[str, ...]],
+    config: Config | None = None,
+    allow_dirty: bool = False,
+    allow_mixed: bool = False,
 ) -> LocalBuild:
     """Read a build tree for publishing.
 
-    `violations` are what the verification found, by variant; one that is missing there was not verified. Raises
-    FindingsError with everything that forbids publishing, UsageError where there is nothing to publish.
+    `violations` are what the verification found, by variant; one that is missing there was not verified. `config` is
+    what the project says now. Raises FindingsError with everything that forbids publishing, UsageError where there is
+    nothing to publish.
     """
     problems: list[str] = []
     variants: list[LocalVariant] = []
@@ -90,13 +119,26 @@ def read_build(
         except OSError as error:
             found.append(f"cannot read {error.filename}: {error.strerror}")
         problems += [f"{folder.name}: {problem}" for problem in dict.fromkeys(found)]
-    problems += _across(variants, allow_dirty=allow_dirty)
+    if config is not None:
+        for variant in variants:
+            problems += [f"{variant.name}: {problem}" for problem in _outdated(variant.metadata, config)]
+    problems += _across(variants, allow_dirty=allow_dirty, allow_mixed=allow_mixed)
     if problems:
         raise FindingsError(
             f"{build} is not fit to be published:\n" + "\n".join(f"  {problem}" for problem in problems),
             hint="`kbuild build` makes verified variants; delete what it did not make from the folder.",
         )
     return LocalBuild(variants=tuple(variants))
+
+
+def commits_of(variants: Iterable[LocalVariant]) -> dict[str, list[str]]:
+    """The kernel's commits that variants were built from, each with the names of these."""
+    commits: dict[str, list[str]] = {}
+    for variant in variants:
+        provenance = variant.metadata.provenance
+        git = None if provenance is None else provenance.kernel
+        commits.setdefault("an unknown commit" if git is None else git.commit, []).append(variant.name)
+    return commits
 
 
 def content_file(path: str, content: bytes) -> LocalFile:
@@ -110,7 +152,47 @@ def content_file(path: str, content: bytes) -> LocalFile:
     )
 
 
-def _across(variants: list[LocalVariant], *, allow_dirty: bool) -> Iterator[str]:
+def _outdated(metadata: Metadata, config: Config) -> Iterator[str]:
+    """Where metadata.json says something else than build.toml; the digest does not cover that file."""
+    general = config.general
+    backend = general.for_backend(Backend(metadata.backend.type.value))
+    for what, built, wanted in (
+        ("name", metadata.name, general.name),
+        ("version", metadata.version, general.version),
+        ("license", metadata.license.lower(), general.license.lower()),
+        ("upstream", metadata.upstream, general.upstream),
+        ("source", metadata.source, general.source),
+        (
+            "python-depends",
+            sorted(metadata.python_depends),
+            sorted([*general.python_depends, *backend.python_depends]),
+        ),
+        (
+            "kernel-depends",
+            sorted(f"{d.repo_id}@{d.version or d.revision}" for d in metadata.kernel_depends),
+            sorted(
+                f"{d.repo_id}@{d.version or d.revision}"
+                for d in (*general.kernel_depends, *backend.kernel_depends)
+            ),
+        ),
+    ):
+        if built != wanted:
+            yield (
+                f"{md.FILE_NAME} says {what} {_words(built)}, and build.toml {_words(wanted)}: build the variant again"
+            )
+
+
+def _words(value: object) -> str:
+    match value:
+        case None | []:
+            return "none"
+        case list():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def _across(variants: list[LocalVariant], *, allow_dirty: bool, allow_mixed: bool) -> Iterator[str]:
     for what in ("version", "name", "license"):
         values = {str(getattr(variant.metadata, what)): variant.name for variant in variants}
         if len(values) > 1:
@@ -122,6 +204,10 @@ def _across(variants: list[LocalVariant], *, allow_dirty: bool) -> Iterator[str]
         other = by_id.setdefault(variant.metadata.id, variant.name)
         if other != variant.name:
             yield f"{variant.name}: has the same id as {other}, so a process cannot load both"
+    commits = commits_of(variants)
+    if len(commits) > 1 and not allow_mixed:
+        listed = "; ".join(f"{', '.join(names)} from {commit}" for commit, names in commits.items())
+        yield f"built from different commits, so not of one source: {listed}; build them again, or say --allow-mixed"
     if not allow_dirty:
         for variant in variants:
             provenance = variant.metadata.provenance
@@ -154,10 +240,11 @@ def _files(folder: Path, name: str, problems: list[str]) -> Iterator[LocalFile]:
             elif not stat.S_ISREG(path.stat().st_mode):
                 problems.append(f"{relative} is not a regular file")
             else:
-                yield _hashed(path, f"{name}/{relative}")
+                yield hashed(path, f"{name}/{relative}")
 
 
-def _hashed(source: Path, path: str) -> LocalFile:
+def hashed(source: Path, path: str) -> LocalFile:
+    """A file on disk, to be published as `path`."""
     size = source.stat().st_size
     sha256 = hashlib.sha256()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clients import Client
@@ -23,7 +24,7 @@ from trees import CPU, UNIVERSAL, native_package, python_package, write_variant
 from kbuild.errors import ExitCode, HubError, UsageError
 from kbuild.hub import card
 from kbuild.hub.loadback import State, load_back
-from kbuild.hub.plan import RepoType, plan_card
+from kbuild.hub.plan import RemoteBranch, RepoType, plan_build, plan_card
 from kbuild.hub.publish import Hub, Outcome, Request, make_plan, publish
 from kbuild.hub.tree import content_file, read_build
 from kbuild.localhub.blobs import Blobs
@@ -45,10 +46,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def request_for(project: Path, **options: object) -> Request:
+def request_for(project: Path, *, allow_mixed: bool = False, **options: object) -> Request:
     """What `kbuild publish` would ask for, with every variant taken as verified."""
     names = [folder.name for folder in (project / "build").iterdir()]
-    build = read_build(project / "build", violations=dict.fromkeys(names, ()))
+    build = read_build(project / "build", violations=dict.fromkeys(names, ()), allow_mixed=allow_mixed)
     request = Request(
         repo_id=REPO,
         build=build,
@@ -188,6 +189,36 @@ def test_stale_files_of_published_variants_go_and_other_variants_stay(hub: Runni
     assert set(files_on(hub, "v1")) == {".gitattributes", *kept, *(f.path for f in request.build.files)}
     # The card still lists the variant that stayed.
     assert CPU.encode() in _content(hub, "main", "README.md")
+
+
+def test_what_a_card_says_of_variants_on_the_hub_stays(hub: RunningHub, project: Path) -> None:
+    cuda = "torch213-cxx11-cu130-x86_64-linux"
+    write_variant(project / "build", cuda, native_package(), archs=("8.0", "9.0+PTX"), commit="b" * 40)
+    publish_to(hub, request_for(project, allow_mixed=True))
+    before = _content(hub, "main", "README.md")
+    assert b"| cu130 | x86_64-linux | 8.0, 9.0+PTX |" in before
+    subprocess.run(["rm", "-r", project / "build" / cuda], check=True)
+    outcome, _ = publish_to(hub, request_for(project))
+    assert outcome.commits == ()
+    assert _content(hub, "main", "README.md") == before
+
+
+def test_a_variant_on_the_hub_without_readable_metadata_stays_in_the_card(
+    hub: RunningHub, project: Path
+) -> None:
+    publish_to(hub, request_for(project))
+    client = Hub(endpoint=hub.endpoint, token="hf_ada")
+    theirs = [content_file("build/torch-cuda/metadata.json", b"{"), content_file("build/torch-tpu/a.py", b"")]
+    branches = client.branches(REPO, RepoType.KERNEL)
+    assert branches is not None
+    remote = RemoteBranch(name="v1", commit=branches["v1"], files=())
+    plan = plan_build("v1", theirs, remote, create=False)
+    client.commit(REPO, RepoType.KERNEL, plan, title="x", pull_request=False)
+    publish_to(hub, request_for(project))
+    text = _content(hub, "main", "README.md")
+    assert b"| `torch-cuda` | any | cuda | any | not recorded |" in text
+    assert b"| `torch-tpu` | any | tpu | any | not recorded |" in text
+    assert b"- commit: not recorded (torch-cuda, torch-tpu)" in text
 
 
 def test_a_dry_run_changes_nothing(hub: RunningHub, project: Path) -> None:
@@ -342,7 +373,7 @@ def test_a_listing_that_fails_is_not_taken_for_an_empty_one(tmp_path: Path, proj
     ],
 )  # fmt: skip
 def test_who_may_not_is_told_why(
-    hub: RunningHub, project: Path, token: str, options: dict[str, str], message: str, hint: str
+    hub: RunningHub, project: Path, token: str, options: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(HubError, match=message) as caught:
         publish_to(hub, request_for(project, **options), token=token)
