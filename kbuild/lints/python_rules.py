@@ -11,7 +11,16 @@ from kbuild.config.model import Backend, TvmFfi
 from kbuild.diagnostics import Span
 from kbuild.lints.tree import Tree
 from kbuild.resources import data_json
-from kbuild.sources.python import Guard, Import, absolute, aliases, imports, newer_than_floor, span_of
+from kbuild.sources.python import (
+    Guard,
+    Import,
+    absolute,
+    aliases,
+    evaluated_unions,
+    imports,
+    newer_than_floor,
+    span_of,
+)
 
 # Functions of torch.library whose first argument names an operation (or, for Library, a namespace).
 _REGISTERS = (
@@ -66,6 +75,7 @@ def check_python(tree: Tree) -> tuple[Module, ...]:
     for module in modules:
         _floor(tree, module)
         _imports(tree, module, loaded)
+        _imports_by_call(tree, module)
         _namespaces(tree, module)
         _prefix_is_not_wrapped(tree, module)
     _layers(tree, modules)
@@ -99,6 +109,15 @@ def _floor(tree: Tree, module: Module) -> None:
             span_of(module.path, node),
             hint="write it as Python 3.9 does",
         )
+    unions = list(evaluated_unions(module.tree))
+    if unions:
+        more = f" (and {len(unions) - 1} more in this file)" if len(unions) > 1 else ""
+        tree.report.warning(
+            "python-floor",
+            f"an annotation with | is evaluated here, which is of Python 3.10{more}, and a kernel must run with 3.9",
+            span_of(module.path, unions[0]),
+            hint="add at the top: from __future__ import annotations",
+        )
 
 
 def _imports(tree: Tree, module: Module, loaded: frozenset[str]) -> None:
@@ -109,12 +128,8 @@ def _imports(tree: Tree, module: Module, loaded: frozenset[str]) -> None:
         if entry.level or entry.guard is Guard.TYPING or not entry.module:
             continue
         if entry.top == name:
-            tree.report.error(
-                "absolute-self-import",
-                f"the package imports itself by name, and a loaded kernel has no fixed name: {entry.module}",
-                entry.span,
-                hint=f"use a relative import: from . import ..., not from {entry.module} import ...",
-            )
+            instead = f"from . import ..., not from {entry.module} import ..."
+            _self_import(tree, entry.module, entry.span, instead)
         elif entry.top not in declared and entry.guard is not Guard.OPTIONAL:
             fatal = (
                 entry.guard is Guard.NONE
@@ -128,6 +143,25 @@ def _imports(tree: Tree, module: Module, loaded: frozenset[str]) -> None:
                 entry.span,
                 hint=_import_hint(entry.top),
             )
+
+
+def _imports_by_call(tree: Tree, module: Module) -> None:
+    name = tree.config.general.python_name
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and node.args:
+            function = absolute(node.func, module.aliases)
+            target = _literal(node.args[0]) if function in ("importlib.import_module", "__import__") else None
+            if target is not None and target.partition(".")[0] == name:
+                _self_import(tree, target, span_of(module.path, node), "import_module(..., __package__)")
+
+
+def _self_import(tree: Tree, target: str, span: Span, instead: str) -> None:
+    tree.report.error(
+        "absolute-self-import",
+        f"the package imports itself by name, and a loaded kernel has no fixed name: {target}",
+        span,
+        hint=f"use a relative import: {instead}",
+    )
 
 
 def _loaded_with_the_package(tree: Tree, modules: tuple[Module, ...]) -> frozenset[str]:
@@ -222,10 +256,10 @@ def _constants(module: Module) -> dict[str, str]:
     return {
         target.id: node.value.value
         for node in module.tree.body
-        if isinstance(node, ast.Assign)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
-        for target in node.targets
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name) and bound.count(target.id) == 1
     }
 

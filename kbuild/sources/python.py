@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from kbuild.diagnostics import Span
 
@@ -45,25 +46,24 @@ def span_of(path: str, node: ast.AST) -> Span:
 
 def imports(path: str, tree: ast.AST) -> Iterator[Import]:
     """Every import at any depth, with what guards it."""
-    yield from _imports(path, tree, Guard.NONE)
-
-
-def _imports(path: str, node: ast.AST, guard: Guard) -> Iterator[Import]:
-    for child, inner in _statements(node, guard):
-        match child:
+    # NB: no recursion, for each `elif` of a chain is nested in the one before it.
+    left = [(tree, Guard.NONE)]
+    while left:
+        node, guard = left.pop()
+        match node:
             case ast.Import(names=names):
                 for alias in names:
-                    yield Import(module=alias.name, level=0, names=(), guard=inner, span=span_of(path, child))
+                    yield Import(module=alias.name, level=0, names=(), guard=guard, span=span_of(path, node))
             case ast.ImportFrom(module=module, names=names, level=level):
                 yield Import(
                     module=module or "",
                     level=level,
                     names=tuple(alias.name for alias in names),
-                    guard=inner,
-                    span=span_of(path, child),
+                    guard=guard,
+                    span=span_of(path, node),
                 )
             case _:
-                yield from _imports(path, child, inner)
+                left += reversed(list(_statements(node, guard)))
 
 
 def _statements(node: ast.AST, guard: Guard) -> Iterator[tuple[ast.AST, Guard]]:
@@ -78,7 +78,7 @@ def _statements(node: ast.AST, guard: Guard) -> Iterator[tuple[ast.AST, Guard]]:
         case ast.If(test=test, body=body, orelse=orelse):
             # A condition is the author asking whether something is there.
             inner = Guard.OPTIONAL if guard is Guard.NONE else guard
-            yield from ((part, Guard.TYPING if _is_type_checking(test) else inner) for part in body)
+            yield from ((part, Guard.TYPING if _mentions(test, "TYPE_CHECKING") else inner) for part in body)
             yield from ((part, inner) for part in orelse)
         case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
             yield from ((part, Guard.FUNCTION if guard is Guard.NONE else guard) for part in body)
@@ -96,8 +96,8 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
     return names is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
-def _is_type_checking(test: ast.expr) -> bool:
-    return "TYPE_CHECKING" in {
+def _mentions(test: ast.expr, name: str) -> bool:
+    return name in {
         node.id if isinstance(node, ast.Name) else node.attr
         for node in ast.walk(test)
         if isinstance(node, ast.Name | ast.Attribute)
@@ -132,6 +132,46 @@ def absolute(node: ast.AST, names: dict[str, str]) -> str:
     name = dotted(node)
     head, dot, rest = name.partition(".")
     return names.get(head, head) + dot + rest
+
+
+def evaluated_unions(tree: ast.Module) -> Iterator[ast.AST]:
+    """Unions such as `int | None` in annotations that Python evaluates, where only Python 3.10 can."""
+    if any(map(_postpones_annotations, tree.body)):
+        return
+    left: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while left:
+        node, in_function = left.pop()
+        match node:
+            case (
+                ast.FunctionDef(args=args, returns=returns) | ast.AsyncFunctionDef(args=args, returns=returns)
+            ):
+                every = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
+                yield from _unions([*(arg.annotation for arg in every if arg is not None), returns])
+                in_function = True
+            case ast.ClassDef():
+                in_function = False
+            case ast.AnnAssign(annotation=annotation) if not in_function:
+                yield from _unions([annotation])
+            case ast.If(test=test) if _mentions(test, "TYPE_CHECKING") or _mentions(test, "version_info"):
+                continue
+            case _:
+                pass
+        left += reversed([(child, in_function) for child, _ in _statements(node, Guard.NONE)])
+
+
+def _unions(annotations: Iterable[ast.expr | None]) -> Iterator[ast.AST]:
+    """The outermost union of each annotation that has one."""
+    for annotation in annotations:
+        nodes = () if annotation is None else ast.walk(annotation)
+        yield from islice((n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitOr)), 1)
+
+
+def _postpones_annotations(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and any(alias.name == "annotations" for alias in node.names)
+    )
 
 
 def newer_than_floor(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:

@@ -120,6 +120,17 @@ def test_any_damage_is_a_finding_and_never_a_traceback(project: Path, case: tupl
         ("torch-ext/rms_norm/__init__.py", b"x = " + b"-" * 5000 + b"1", "python-syntax"),
         ("torch-ext/rms_norm/__init__.py", b"x = " + b"(" * 5000 + b")" * 5000, "python-syntax"),
         ("torch-ext/rms_norm/__init__.py", b"x = 1\0", "python-syntax"),
+        (
+            "torch-ext/rms_norm/__init__.py",
+            b"if a: 1\n" + b"elif a: 1\n" * 950 + b"import nowhere",
+            "foreign-import",
+        ),
+        ("torch-ext/rms_norm/__init__.py", b"x: a" + b"|a" * 900, "python-floor"),
+        (
+            "torch-ext/rms_norm/__init__.py",
+            b"if a: 1\n" + b"elif a: 1\n" * 2500 + b"import nowhere",
+            "foreign-import",
+        ),
     ],
 )
 def test_endless_nesting_is_a_finding(project: Path, name: str, content: bytes, code: str) -> None:
