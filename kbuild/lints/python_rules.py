@@ -78,6 +78,7 @@ def check_python(tree: Tree) -> tuple[Module, ...]:
         _imports_by_call(tree, module)
         _namespaces(tree, module)
         _prefix_is_not_wrapped(tree, module)
+    _annotations(tree, modules)
     _layers(tree, modules)
     _exports(tree, modules)
     _tests(tree)
@@ -109,15 +110,21 @@ def _floor(tree: Tree, module: Module) -> None:
             span_of(module.path, node),
             hint="write it as Python 3.9 does",
         )
-    unions = list(evaluated_unions(module.tree))
-    if unions:
-        more = f" (and {len(unions) - 1} more in this file)" if len(unions) > 1 else ""
-        tree.report.warning(
-            "python-floor",
-            f"an annotation with | is evaluated here, which is of Python 3.10{more}, and a kernel must run with 3.9",
-            span_of(module.path, unions[0]),
-            hint="add at the top: from __future__ import annotations",
-        )
+
+
+def _annotations(tree: Tree, modules: tuple[Module, ...]) -> None:
+    """One finding for the package: where there are some, there are many."""
+    unions = [(module, node) for module in modules for node in evaluated_unions(module.tree)]
+    if not unions:
+        return
+    module, node = unions[0]
+    more = f" (one of {len(unions)} in the package)" if len(unions) > 1 else ""
+    tree.report.warning(
+        "python-floor",
+        f"an annotation with | that is evaluated{more} needs Python 3.10, and a kernel must run with 3.9",
+        span_of(module.path, node),
+        hint="add at the top of the file: from __future__ import annotations",
+    )
 
 
 def _imports(tree: Tree, module: Module, loaded: frozenset[str]) -> None:
