@@ -202,7 +202,7 @@ def compare(project: Path, selection: str, base: Path, folder: Path, jobs: int, 
         return sum(costs[1:], costs[0])
 
     before = load()
-    (source,) = project.rglob("*.cu")
+    source = min(project.rglob("*.cu"))
     original = source.read_text(encoding="utf-8")
     sides = []
     for way in (kbuild, ninja):
