@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,3 +204,27 @@ def test_reports_are_what_the_script_makes(tmp_path: Path) -> None:
     for path in made:
         committed = (EXAMPLES / "reports" / path.name).read_text(encoding="utf-8")
         assert path.read_text(encoding="utf-8") == committed, "run python example_kernels/reports/make.py"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is not None, reason="PyTorch is here: the tests above ran"
+)
+def test_with_pytorch() -> None:
+    """The tests of this file that need PyTorch, in an environment that has it."""
+    from clients import kernel_tester
+
+    argv = [
+        kernel_tester().python,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        "/dev/null",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "could not import" not in done.stdout
+    assert len(re.findall(r"(\d+) passed", done.stdout)) == 1
