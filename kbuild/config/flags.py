@@ -42,6 +42,12 @@ FLAG_RULES = (
         hint="remove it, or use -std=c++17 or later",
     ),
     FlagRule(
+        code="split-flag",
+        pattern=r"-{1,2}std",
+        why="stands apart from its value, which g++ refuses and the build does not see",
+        hint='write both as one: "-std=c++20"',
+    ),
+    FlagRule(
         code="arch-flag",
         pattern=r"-arch(?:=.*)?|--gpu-(?:architecture|code)=.*|-gencode(?:=.*)?|--generate-code=.*|-code=.*"
         r"|--offload-arch=.*",
