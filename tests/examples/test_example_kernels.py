@@ -220,8 +220,7 @@ def test_with_pytorch() -> None:
         "-q",
         "-c",
         "/dev/null",
-        "-p",
-        "no:cacheprovider",
+        "--noconftest",
         __file__,
     ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
