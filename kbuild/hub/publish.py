@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -36,6 +37,7 @@ from kbuild.hub.tree import LocalBuild, LocalFile, content_file
 from kbuild.metadata import FILE_NAME, Metadata, MetadataError
 
 _ATTEMPTS = 5
+_PULL_REQUESTS = 10
 _SIGN_IN = "Sign in with `hf auth login`, or set HF_TOKEN to a token that may write."
 
 Tell = Callable[[str], None]
@@ -65,7 +67,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit that was made; `pull_request` is its address where it is in one."""
+    """A commit that was made, or found in a pull request that proposes the same.
+
+    `pull_request` is the address of the one that it is in.
+    """
 
     branch: str
     oid: str
@@ -110,6 +115,28 @@ class Hub:
             except RepositoryNotFoundError:
                 return None
             return {branch.name: branch.target_commit for branch in refs.branches}
+
+    def pull_requests(self, repo_id: str, repo_type: RepoType) -> list[tuple[int, str]]:
+        """Number and commit of pull requests, newest first; whether they are open is not known."""
+        with self._doing(f"list the pull requests of {repo_id}", repo_id):
+            refs = self._api.list_repo_refs(repo_id, repo_type=str(repo_type), include_pull_requests=True)
+            pulls = [
+                (int(pull.ref.rpartition("/")[2]), pull.target_commit) for pull in refs.pull_requests or ()
+            ]
+            return sorted(pulls, reverse=True)
+
+    def pull_request(
+        self, repo_id: str, repo_type: RepoType, branch: str, number: int, commit: str
+    ) -> Commit:
+        """A pull request that is there, as if it was made now."""
+        address = self.url(repo_id, repo_type, "").removesuffix("/tree/")
+        return Commit(
+            branch=branch,
+            oid=commit,
+            url=f"{address}/commit/{commit}",
+            revision=f"refs/pr/{number}",
+            pull_request=f"{address}/discussions/{number}",
+        )
 
     def files(self, repo_id: str, repo_type: RepoType, commit: str) -> tuple[RemoteFile, ...]:
         with self._doing(f"list the files of {repo_id}", repo_id):
@@ -324,15 +351,22 @@ def _settle(hub: Hub, request: Request, repo_type: RepoType, name: str, *, tell:
             continue
         remote = _remote(hub, repo_id, repo_type, branches, name)
         if name == target:
-            plan = plan_build(name, _build_files(hub, request, repo_type, remote), remote, create=False)
             title = _title(request.build)
+            replan = partial(plan_build, name, _build_files(hub, request, repo_type, remote), create=False)
         else:
-            published = _remote(hub, repo_id, repo_type, branches, target)
-            plan = plan_card(_card(hub, request, repo_type, published), remote)
             title = f"Describe {request.build.branch}"
+            published = _remote(hub, repo_id, repo_type, branches, target)
+            replan = partial(plan_card, _card(hub, request, repo_type, published))
+        plan = replan(remote)
         if not plan.changes:
             tell(f"{name}: nothing to commit, {len(plan.unchanged)} file(s) are there already")
             return None
+        proposed = None
+        if request.pull_request and remote is not None:
+            proposed = _proposed(hub, request, repo_type, name, remote.commit, replan)
+        if proposed is not None:
+            tell(f"{name}: {proposed.pull_request} proposes this already; if it was closed, reopen it there")
+            return proposed
         tell(f"{name}: uploading {len(plan.uploads)} file(s), deleting {len(plan.deletions)}")
         try:
             return hub.commit(repo_id, repo_type, plan, title=title, pull_request=request.pull_request)
@@ -342,6 +376,24 @@ def _settle(hub: Hub, request: Request, repo_type: RepoType, name: str, *, tell:
         f"The branch {name} of {repo_id} kept moving: {_ATTEMPTS} attempts",
         hint="Let the others finish, then run the command again: it is safe.",
     )
+
+
+def _proposed(
+    hub: Hub,
+    request: Request,
+    repo_type: RepoType,
+    name: str,
+    tip: str,
+    replan: Callable[[RemoteBranch], BranchPlan],
+) -> Commit | None:
+    """One of the latest pull requests against a branch, if it holds all that we would propose."""
+    repo_id = request.repo_id
+    for number, commit in hub.pull_requests(repo_id, repo_type)[:_PULL_REQUESTS]:
+        remote = RemoteBranch(name=name, commit=commit, files=hub.files(repo_id, repo_type, commit))
+        # On top of anything but the tip it is another branch's, or merged already.
+        if not replan(remote).changes and hub.history(repo_id, repo_type, commit)[1:2] == [tip]:
+            return hub.pull_request(repo_id, repo_type, name, number, commit)
+    return None
 
 
 def _find(hub: Hub, request: Request) -> tuple[RepoType, dict[str, str] | None]:

@@ -267,9 +267,24 @@ def test_pull_requests_by_somebody_who_may_not_write(hub: RunningHub, project: P
         f"{hub.endpoint}/kernels/{REPO}/discussions/1"
     ]
     assert outcome.revision == "refs/pr/1"
+    again, story = publish_to(hub, request_for(project, pull_request=True), token="hf_outsider")
+    assert (again.commits, again.revision) == (outcome.commits, "refs/pr/1")
+    assert f"v1: {outcome.commits[0].pull_request} proposes this already" in story[0]
     assert files_on(hub, "v1") == before
     changed = f"build/{UNIVERSAL}/__init__.py"
     assert b"43" in _content(hub, "refs%2Fpr%2F1", changed)
+
+
+def test_another_proposal_is_another_pull_request(hub: RunningHub, project: Path) -> None:
+    publish_to(hub, request_for(project))
+    for answer, number in ((43, 1), (44, 2), (43, 1)):
+        write_variant(project / "build", UNIVERSAL, python_package(answer=answer))
+        outcome, _ = publish_to(hub, request_for(project, pull_request=True))
+        assert outcome.revision == f"refs/pr/{number}"
+    # What was merged and overtaken is proposed anew.
+    publish_to(hub, request_for(project))
+    write_variant(project / "build", UNIVERSAL, python_package(answer=44))
+    assert publish_to(hub, request_for(project, pull_request=True))[0].revision == "refs/pr/3"
 
 
 def test_an_existing_model_repository_is_used(hub: RunningHub, project: Path) -> None:
