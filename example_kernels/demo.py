@@ -90,7 +90,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="kbuild-demo-hub-") as root, running_hub(Path(root), DEMO) as hub:
         environment = dict(hub.environment)
-        publish = [*kbuild, "publish", "demo-org/relu", str(PROJECT), "--allow-dirty"]
+        publish = [*kbuild, "publish", "demo-org/relu", str(PROJECT), "--allow-dirty", "--allow-mixed"]
         step("publish", publish, environment)
         result(f"demo-org/relu, branch v1, on {hub.endpoint}")
         loaded = json.loads(step("get_kernel", [sys.executable, "-c", LOAD], environment).splitlines()[-1])
