@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kbuild.config.schema import NAME, REPO_ID
 from kbuild.errors import UsageError
-from kbuild.resources import data_path
+from kbuild.resources import data_files
 
 
 class Op(StrEnum):
@@ -122,9 +122,9 @@ def render(scaffold: Scaffold) -> dict[str, str]:
         "stable": scaffold.stable_abi,
     }
     files: dict[str, str] = {}
-    for root in (data_path("templates/project"), data_path(f"templates/{scaffold.op}")):
-        for source in sorted(path for path in root.rglob("*") if path.is_file()):
-            path = environment.from_string(source.relative_to(root).as_posix()).render(values)
+    for folder in ("templates/project", f"templates/{scaffold.op}"):
+        for name, source in data_files(folder):
+            path = environment.from_string(name).render(values)
             text = environment.from_string(source.read_text(encoding="utf-8")).render(values)
             if text.strip():
                 files[path] = text.rstrip("\n") + "\n"

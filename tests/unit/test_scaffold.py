@@ -16,6 +16,7 @@ from runs import kbuild
 
 from kbuild.cli import COMMANDS, cli
 from kbuild.errors import UsageError
+from kbuild.resources import data_path
 from kbuild.scaffold import Backend, Op, Scaffold, parse_repository, render, write
 
 BACKENDS = [(Backend.CUDA, Backend.CPU), (Backend.CPU,), (Backend.CUDA,)]
@@ -166,3 +167,22 @@ def test_backends_without_a_template(tmp_path: Path, backends: str) -> None:
     assert made.code == 2
     assert "--backends takes cuda, cpu or cuda,cpu" in made.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bytecode_beside_the_templates_is_no_template() -> None:
+    """pip compiles every .py file of a package that it installs, templates among them."""
+    folder = data_path("templates/project")
+    scaffold = Scaffold(
+        org="acme", name="my-kernel", backends=BACKENDS[0], op=Op.ELEMENTWISE, stable_abi=False
+    )
+    before = render(scaffold)
+    made = [path for path in folder.rglob("*.py")]
+    for path in made:
+        (path.parent / "__pycache__").mkdir(exist_ok=True)
+        (path.parent / "__pycache__" / f"{path.stem}.cpython-311.pyc").write_bytes(b"\xa7\x0d\x0d\x0a")
+    try:
+        assert made
+        assert render(scaffold) == before
+    finally:
+        for path in made:
+            shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
