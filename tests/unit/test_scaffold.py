@@ -176,7 +176,7 @@ def test_bytecode_beside_the_templates_is_no_template() -> None:
         org="acme", name="my-kernel", backends=BACKENDS[0], op=Op.ELEMENTWISE, stable_abi=False
     )
     before = render(scaffold)
-    made = [path for path in folder.rglob("*.py")]
+    made = list(folder.rglob("*.py"))
     for path in made:
         (path.parent / "__pycache__").mkdir(exist_ok=True)
         (path.parent / "__pycache__" / f"{path.stem}.cpython-311.pyc").write_bytes(b"\xa7\x0d\x0d\x0a")
