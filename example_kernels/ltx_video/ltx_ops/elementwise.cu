@@ -206,9 +206,8 @@ struct RotaryOp : Extent<kPairWidth<T, kWide>, 2> {
 
 // Batch entries share their places, so a thread turns its slice of each by the angles that it looked up once.
 // The look-ups keep the schedulers busy (issuing in 70 % of the cycles of an H200), so what helps is fewer instructions
-// (offsets of 32 bits) and more threads: GPU time over a copy's at 1x8192x2048 and 4x4096x3072 is 1.03 and 1.04; with
-// pointers and 40 registers 1.14 and 1.07, with pointers, two slices and 64 registers 1.07 and 1.11. Two neighbouring
-// tokens a thread, which share most angles, were no faster.
+// (offsets of 32 bits) and more threads (32 registers). Two neighbouring tokens a thread, which share most angles, were no
+// faster than that.
 template <typename T, bool kWide>
 struct Rotary3dOp : Extent<kPairWidth<T, kWide>, 4> {
   static constexpr int W = kPairWidth<T, kWide>;
