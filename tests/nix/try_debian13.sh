@@ -13,7 +13,7 @@ source=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 if [ ! -x "$folder/usr/bin/apt-get" ]; then
   mirror=$(sed -nE 's/^URIs: (\S+)/\1/p; s/^deb (\[[^]]*\] )?(\S+).*/\2/p' \
     /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null | head -1)
-  debootstrap --variant=minbase trixie "$folder" "${mirror:?no mirror in this machine's apt sources: name one as the second argument}"
+  debootstrap --variant=minbase trixie "$folder" "${mirror:?apt names no mirror here}"
 fi
 cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
 DEBIAN_FRONTEND=noninteractive chroot "$folder" apt-get install -qq -y --no-install-recommends \
