@@ -14,6 +14,7 @@ from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
 from kbuild.resources import data_json
 
 _NEEDED = "pip install torch 'kernels>=0.17'"
+_WITHOUT_GPU = "time it on a machine with one; `kbuild bench --check` only compares results, and runs here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +102,14 @@ def run(
     *,
     wanted: str = "",
     variant: str | None = None,
+    check: bool = False,
     find_torch: Callable[[], machine.InstalledTorch | None] = machine.installed_torch,
     runner: Callable[..., process.Completed] = process.run,
     story: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
     """Run the benchmarks of `root` whose operation has `wanted` in its name; the report as a JSON document.
 
+    With `check` results are only compared with float64, which works without a GPU too, and nothing is timed.
     Raises UsageError where nothing is built or nothing is to be run, MachineError where PyTorch, kernels or a GPU is
     missing, and BuildError where the run fails.
     """
@@ -118,8 +121,8 @@ def run(
     here = find_torch()
     if here is None:
         raise MachineError("benchmarks need PyTorch, and this environment has none", hint=_NEEDED)
-    if here.cuda is None:
-        raise MachineError("benchmarks need a GPU, and this PyTorch is built for the CPU", hint=_NEEDED)
+    if not check and here.cuda is None:
+        raise MachineError("benchmarks need a GPU, and this PyTorch is built for the CPU", hint=_WITHOUT_GPU)
     package = str(Path(__file__).resolve().parent.parent)
     environment = {
         **os.environ,
@@ -135,16 +138,24 @@ def run(
             lines.append(line)
             story(line)
 
-        argv = [here.python, "-m", "kbuild.harness", str(report), repo, wanted, *map(str, files)]
+        mode = "check" if check else "measure"
+        argv = [here.python, "-m", "kbuild.harness", str(report), repo, wanted, mode, *map(str, files)]
         done = runner(argv, cwd=root, env=environment, on_stderr_line=keep)
         if not done.ok:
+            hint = None
+            if any("No module named" in line for line in lines):
+                hint = _NEEDED
+            elif any("No CUDA GPUs" in line or "Found no NVIDIA driver" in line for line in lines):
+                hint = _WITHOUT_GPU
             raise BuildError(
                 f"the benchmarks ended early, with status {done.returncode}:\n" + "\n".join(lines[-20:]),
-                hint=_NEEDED if any("No module named" in line for line in lines) else None,
+                hint=hint,
             )
         if not report.is_file():
             raise UsageError(f"no operation has {wanted!r} in its name")
         measured = json.loads(report.read_text(encoding="utf-8"))
+        if not measured["results"]:
+            raise UsageError("every shape is too large to be checked on a CPU", hint="add a small one")
     return {"version": 1, "project": project, **measured}
 
 
@@ -177,6 +188,22 @@ def _column(column: dict[str, Any]) -> Column:
         error=column["error"],
         skipped=column["skipped"],
     )
+
+
+def checks(report: Report) -> str:
+    """What `run` with `check` found, as Markdown: the error of each way to compute against float64."""
+    names = list(dict.fromkeys(column.name for result in report.results for column in result.columns))
+    lines = [
+        f"‖out - exact‖ / ‖exact‖ on {report.environment['gpu'] or 'the CPU'}; nothing was timed.",
+        "",
+        _row(["operation", "dtype", "shape", *names, "allowed"]),
+        _row(["---", "---", "---", *["---:" for _ in names], "---:"]),
+    ]
+    for result in report.results:
+        errors = [_number(getattr(result.column(name), "error", None), "{:.1e}") for name in names]
+        cells = [result.operation, result.dtype, shape_text(result.shape), *errors, f"{result.tolerance:.1e}"]
+        lines.append(_row(cells))
+    return "\n".join(lines) + "\n"
 
 
 def markdown(report: Report) -> str:

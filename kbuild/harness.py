@@ -32,6 +32,10 @@ _WALL_TURNS = 10
 _OVER_L2 = 3
 _MEMORY_SHARE = 0.5
 _COPY_GRAIN = 4096
+# Without a GPU only shapes of up to this many elements are checked: the alternatives and float64 take seconds beyond.
+_CHECKED_ON_CPU = 1 << 22
+
+_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +64,8 @@ class Operation:
 def normal(
     *shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0, shift: float = 0.0
 ) -> torch.Tensor:
-    """Fresh normal values on the GPU."""
-    return (torch.randn(*shape, device="cuda", dtype=torch.float32) * scale + shift).to(dtype)
+    """Fresh normal values on the GPU; on the CPU where there is none, to be checked there."""
+    return (torch.randn(*shape, device=_DEVICE, dtype=torch.float32) * scale + shift).to(dtype)
 
 
 def nbytes(*tensors: torch.Tensor) -> int:
@@ -87,7 +91,7 @@ def _relative_error(result: Any, exact: Any) -> float:
 
 def _poison() -> None:
     """Leave NaN in freed memory, so that an output that a kernel does not write whole is seen."""
-    blocks = [torch.full((1 << 24,), float("nan"), device="cuda") for _ in range(4)]
+    blocks = [torch.full((1 << 24,), float("nan"), device=_DEVICE) for _ in range(4)]
     del blocks
 
 
@@ -265,13 +269,45 @@ def _measure(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _environment(kernel: Any) -> dict[str, Any]:
+def _check(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
+    """What `_measure` returns, with errors against float64 and no times."""
+    arguments = operation.inputs(shape, operation.dtype)
+    exact = operation.exact(*arguments)
+    columns = []
+    for name, run in (("eager", operation.eager), ("torch", operation.best), ("ours", operation.ours)):
+        if run is not None:
+            _poison()
+            columns.append(_Column(name=name, error=_relative_error(run(*arguments), exact)))
+    return {
+        "operation": operation.name,
+        "shape": list(shape),
+        "dtype": str(operation.dtype).removeprefix("torch."),
+        "bytes": operation.moved(*arguments),
+        "tolerance": TOLERANCE[operation.dtype],
+        "columns": [column.document() for column in columns],
+    }
+
+
+def _device() -> dict[str, Any]:
+    """The GPU, of which a machine without one has none."""
+    if _DEVICE == "cpu":
+        return {"gpu": None, "capability": None, "multiprocessors": None, "l2_bytes": None, "driver": None}
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         text = ""
     driver = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return {
+        "gpu": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "driver": driver[0] if driver else "unknown",
+    }
+
+
+def _environment(kernel: Any) -> dict[str, Any]:
     versions = {}
     for package in ("triton", "liger_kernel", "kernels", "transformers", "diffusers"):
         try:
@@ -279,17 +315,17 @@ def _environment(kernel: Any) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "gpu": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "l2_bytes": properties.L2_cache_size,
-        "driver": driver[0] if driver else "unknown",
+        **_device(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": sys.version.split()[0],
         "packages": versions,
         "variant": Path(kernel.__file__).parent.name,
     }
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _load(path: Path) -> Any:
@@ -302,13 +338,14 @@ def _load(path: Path) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`REPORT REPO FILTER FILE…`: run the benchmark files against the kernel REPO, write the report as JSON to REPORT.
+    """`REPORT REPO FILTER MODE FILE…`: run the benchmark files against kernel REPO, write a report as JSON to REPORT.
 
-    FILTER is a part of the names of the operations to run; empty runs all. Progress goes to stderr.
+    FILTER is a part of the names of the operations to run; empty runs all. MODE is `measure`, which needs a GPU, or
+    `check`, which only compares with float64. Progress goes to stderr.
     """
     import kernels
 
-    report, repo, wanted, *files = arguments
+    report, repo, wanted, mode, *files = arguments
     kernel = kernels.get_kernel(repo, version=1, trust_remote_code=True)
     reference = importlib.import_module(kernel.__name__ + ".reference")
     torch.manual_seed(0)
@@ -319,12 +356,19 @@ def main(arguments: Sequence[str]) -> None:
                 if wanted not in operation.name:
                     continue
                 for shape in operation.shapes:
+                    if mode == "check":
+                        if _DEVICE == "cpu" and math.prod(shape) > _CHECKED_ON_CPU:
+                            sys.stderr.write(f"{operation.name} {_text(shape)}: left out, large for a CPU\n")
+                        else:
+                            document["results"].append(_check(operation, shape))
+                        Path(report).write_text(json.dumps(document), encoding="utf-8")
+                        continue
                     result = _measure(operation, shape)
                     document["results"].append(result)
                     Path(report).write_text(json.dumps(document), encoding="utf-8")
                     copy, ours = result["columns"][0], result["columns"][-1]
                     sys.stderr.write(
-                        f"{operation.name} {'x'.join(map(str, shape))}: {ours['gpu_us']['median']} µs,"
+                        f"{operation.name} {_text(shape)}: {ours['gpu_us']['median']} µs,"
                         f" copy {copy['gpu_us']['median']} µs, error {ours['error']:.1e}\n"
                     )
                     sys.stderr.flush()

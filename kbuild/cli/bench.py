@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kbuild.errors import ExitCode
+from kbuild.errors import ExitCode, UsageError
 
 
 @click.command()
@@ -26,6 +26,7 @@ from kbuild.errors import ExitCode
     metavar="REPORT",
     help="Show a recorded <name>.json again instead of measuring.",
 )
+@click.option("--check", is_flag=True, help="Only compare with float64, on a CPU too; time nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable result.")
 @click.pass_context
 def bench(
@@ -35,15 +36,18 @@ def bench(
     variant: str | None,
     output: Path | None,
     recorded: Path | None,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Run the benchmarks of the project at PATH: first against float64, then on the clock.
 
     Beside a copy of the same bytes, plain PyTorch, torch.compile and what else the benchmarks name. Needs PyTorch,
-    kernels 0.17 or later and a GPU. Fails where a result is off by more than the dtype's rounding.
+    kernels 0.17 or later and, but for --check, a GPU. Fails where a result is off by more than the dtype's rounding.
     """
     from kbuild import bench as benchmarks
 
+    if check and (output is not None or recorded is not None):
+        raise UsageError("--check times nothing, so there is no report to write or to show again")
     if recorded is not None:
         document = json.loads(recorded.read_text(encoding="utf-8"))
         stem = recorded.stem
@@ -59,13 +63,14 @@ def bench(
             general.hub.repo_id or f"kbuild/{general.name}",
             wanted=wanted,
             variant=variant,
+            check=check,
             story=lambda line: click.echo(line, err=True),
         )
     report = benchmarks.read(document)
     if as_json:
         click.echo(json.dumps(document, indent=1, ensure_ascii=False))
     elif output is None:
-        click.echo(benchmarks.markdown(report), nl=False)
+        click.echo((benchmarks.checks if check else benchmarks.markdown)(report), nl=False)
     if output is not None:
         for written in benchmarks.write(report, document, output, stem):
             click.echo(written, err=as_json)

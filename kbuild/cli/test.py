@@ -40,5 +40,6 @@ def test(
     if as_json:
         click.echo(json.dumps({"version": 1, "project": str(project.root), **asdict(run)}, indent=2))
     elif run.variant is not None:
-        click.echo(f"{config.general.name}: {run.variant} was tested", err=True)
+        verdict = "passed its tests" if run.ok else "FAILED its tests"
+        click.echo(f"{config.general.name}: {run.variant} {verdict}", err=True)
     ctx.exit(ExitCode.OK if run.ok else ExitCode.FINDINGS)

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def test_builds_and_passes_its_own_tests(tmp_path: Path, tester: Client, op: Op,
     assert result["failed"] == 0
     assert result["passed"] > 30
     assert result["skipped"] == 2, "the two that need a GPU"
-    run_benchmarks_on_cpu(root, f"acme/{root.name}", tester)
+    check_benchmarks_on_cpu(root, tester)
     assert sorted(path for path in (root / "build").rglob("*")) == before, "tests leave no trace in a build"
     run_the_card_s_example(root, f"acme/{root.name}", names, tester)
 
@@ -83,27 +82,6 @@ def test_builds_for_one_backend(tmp_path: Path, op: Op, backend: Backend, stable
     assert built.statuses() == dict.fromkeys(names, "built"), built.stderr
 
 
-BENCHMARK_ON_CPU = """
-import importlib, sys, torch
-from kernels import get_kernel
-from kbuild import harness
-from pathlib import Path
-harness.normal = lambda *shape, dtype, scale=1.0, shift=0.0: (torch.randn(shape) * scale + shift).to(dtype)
-kernel = get_kernel(sys.argv[1], version=1, trust_remote_code=True)
-reference = importlib.import_module(kernel.__name__ + ".reference")
-count = 0
-for path in Path("benchmarks").glob("*.py"):
-    for operation in harness._load(path).operations(kernel, reference):
-        arguments = operation.inputs((2, 3, operation.shapes[0][-1]), operation.dtype)
-        assert operation.moved(*arguments) > 0
-        exact = operation.exact(*arguments)
-        for run in (operation.ours, operation.eager, operation.best):
-            assert harness._relative_error(run(*arguments), exact) < harness.TOLERANCE[operation.dtype]
-            count += 1
-print(count)
-"""
-
-
 def run_the_card_s_example(root: Path, repo: str, names: list[str], tester: Client) -> None:
     """The card that publishing makes of CARD.md: front matter, no template left, and Python that runs."""
     local = read_build(root / "build", violations=dict.fromkeys(names, ()))
@@ -115,17 +93,19 @@ def run_the_card_s_example(root: Path, repo: str, names: list[str], tester: Clie
     tester.check(code + "assert y.shape == x.shape\n", environment={"LOCAL_KERNELS": f"{repo}={root}"})
 
 
-def run_benchmarks_on_cpu(root: Path, repo: str, tester: Client) -> None:
+def check_benchmarks_on_cpu(root: Path, tester: Client) -> None:
     """What `kbuild bench` runs on a GPU: every way to compute it agrees with the exact one."""
-    done = subprocess.run(
-        [tester.python, "-c", BENCHMARK_ON_CPU, repo],
-        cwd=root,
-        env={"LOCAL_KERNELS": f"{repo}={root}", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 3
+    checked = kbuild("bench", root, "--check", "--json", env=on_path(tester))
+    assert checked.code == 0, checked.stderr
+    columns = [
+        (column, result["tolerance"]) for result in checked.json()["results"] for column in result["columns"]
+    ]
+    assert {column["name"] for column, _ in columns} == {"eager", "torch", "ours"}
+    assert all(column["error"] < tolerance and column["gpu_us"] is None for column, tolerance in columns)
+    assert "nothing was timed" in kbuild("bench", root, "--check", env=on_path(tester)).stdout
+    timed = kbuild("bench", root, env=on_path(tester))
+    assert timed.code == 3
+    assert "kbuild bench --check" in timed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +129,15 @@ def test_a_failing_test_is_a_finding(project: Path, tmp_path: Path, tester: Clie
     assert tested.code == 1
     assert (tested.json()["passed"], tested.json()["failed"], tested.json()["ok"]) == (0, 1, False)
     assert "assert 1 == 2" in tested.stderr
+    spoken = kbuild("test", root, "-k", "wrong", env=on_path(tester))
+    assert "FAILED its tests" in spoken.stderr
 
 
 def test_options_of_pytest_in_the_project_s_folder(project: Path, tester: Client) -> None:
-    tested = kbuild("test", "-k", "layer", "-v", "--json", cwd=project, env=on_path(tester))
+    tested = kbuild("test", "-k", "declares", "-v", "--json", cwd=project, env=on_path(tester))
     assert tested.code == 0, tested.stderr
     assert tested.json()["passed"] == 1
-    assert "::test_layer PASSED" in tested.stderr
+    assert "::test_declares_what_it_does PASSED" in tested.stderr
 
 
 def test_the_configuration_around_a_project_is_not_its_own(

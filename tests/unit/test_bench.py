@@ -143,7 +143,7 @@ def test_runs_the_harness_on_the_build(project: Path) -> None:
     assert got == document()
     (argv, env) = seen[0]
     assert argv[:3] == ["python3", "-m", "kbuild.harness"]
-    assert argv[4:] == ["org/my-kernel", "norm", str(project / "benchmarks" / "rms_norm.py")]
+    assert argv[4:] == ["org/my-kernel", "norm", "measure", str(project / "benchmarks" / "rms_norm.py")]
     assert env["LOCAL_KERNELS"] == f"org/my-kernel={project / 'build'}"
     assert story == ["rms_norm: 2 µs"]
 
