@@ -31,6 +31,8 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kSize = Pack<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t stride = int64_t(gridDim.x) * kThreads;
+  // NB: unrolled, these loops spill registers; they mostly run once.
+#pragma unroll 1
   for (int64_t i = first; i < packs; i += stride) {
     Pack<T> pack;
     pack.load(in + i * kSize);
@@ -38,6 +40,7 @@ __global__ void __launch_bounds__(kThreads)
     for (T& value : pack.values) value = static_cast<T>(apply(static_cast<float>(value)));
     pack.store(out + i * kSize);
   }
+#pragma unroll 1
   for (int64_t i = packs * kSize + first; i < n; i += stride) {
     out[i] = static_cast<T>(apply(static_cast<float>(in[i])));
   }

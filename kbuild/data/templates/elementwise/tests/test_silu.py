@@ -1,10 +1,18 @@
 """Run with the built kernel loaded as users load it: `kbuild test`."""
 
 import importlib
+from pathlib import Path
 
 import pytest
 import torch
-from kernels import get_kernel
+from kernels import (
+    LocalLayerRepository,
+    Mode,
+    get_kernel,
+    kernelize,
+    use_kernel_forward_from_hub,
+    use_kernel_mapping,
+)
 
 kernel = get_kernel("@{org}/@{name}", version=1, trust_remote_code=True)
 reference = importlib.import_module(kernel.__name__ + ".reference")
@@ -78,9 +86,43 @@ def test_compiles_without_a_graph_break():
     torch.testing.assert_close(compiled(x), kernel.silu(x) + 1)
 
 
+def test_compiles_once_for_every_length():
+    compiled = torch.compile(kernel.silu, fullgraph=True, dynamic=True, backend="aot_eager")
+    compiled(torch.randn(16, 40, device=DEVICE))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for rows in (2, 17, 300):
+            x = torch.randn(rows, 40, device=DEVICE)
+            assert_rounded(compiled(x), reference.silu(x))
+
+
+def test_compiles_with_out():
+    def into(t, out):
+        kernel.silu(t, out=out)
+        return out + 1
+
+    x, out = torch.randn(1024, device=DEVICE), torch.zeros(1024, device=DEVICE)
+    result = torch.compile(into, fullgraph=True, backend="aot_eager")(x, out)
+    assert_rounded(out, reference.silu(x))
+    assert torch.equal(result, out + 1)
+
+
 def test_layer():
     x = torch.randn(3, 40, device=DEVICE)
     assert torch.equal(kernel.layers.SiLU()(x), kernel.silu(x))
+
+
+def test_kernelize_takes_the_layer():
+    @use_kernel_forward_from_hub("SiLU")
+    class Activation(torch.nn.Module):
+        def forward(self, input):
+            raise AssertionError("was not replaced")
+
+    model = torch.nn.Sequential(Activation())
+    repository = LocalLayerRepository(Path(kernel.__file__).parent, layer_name="SiLU")
+    with use_kernel_mapping({"SiLU": {DEVICE: repository}}, inherit_mapping=False):
+        kernelize(model, mode=Mode.INFERENCE, device=DEVICE, use_fallback=False)
+    x = torch.randn(3, 40, device=DEVICE)
+    assert torch.equal(model(x), kernel.silu(x))
 
 
 def test_refuses_what_it_cannot_do():

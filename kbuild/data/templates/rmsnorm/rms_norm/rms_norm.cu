@@ -21,10 +21,14 @@ struct alignas(kBytesPerAccess) Pack {
   __device__ void store(T* to) const { *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values); }
 };
 
-// The sum over the threads of a row (blockDim.x, a multiple of the warp), handed to each of them.
-// All threads of the block take part.
+// The sum over the threads of a row, handed to each of them: blockDim.x of them, a power of two up to a warp or a multiple
+// of a warp. All threads of the block take part.
 __device__ float row_sum(float value) {
   __shared__ float partial[kMaxThreads / kWarp];
+  if (blockDim.x < kWarp) {  // a warp holds several rows
+    for (int offset = blockDim.x / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+  }
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
   if (blockDim.x == kWarp) return value;
@@ -40,6 +44,8 @@ __device__ float row_sum(float value) {
 }
 
 // The row in registers, kPacks packs a thread: each element is read once. A block is (threads of a row, rows).
+// NB: not beyond 4 packs: the compiler keeps the converted floats, which for bf16 are twice as large, and 1024 threads
+// have 64 registers each.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kMaxThreads)
     rms_norm_in_registers(T* out, const T* in, const T* __restrict__ weight, int64_t rows, int hidden, float eps) {
@@ -95,13 +101,19 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kBytesPerAccess == 0; }
 
-int64_t warps_for(int64_t threads) { return (threads + kWarp - 1) / kWarp * kWarp; }
+// How many threads share a row of `items`: a power of two within a warp, whole warps beyond.
+int threads_for(int64_t items) {
+  if (items > kWarp) return static_cast<int>((items + kWarp - 1) / kWarp * kWarp);
+  int threads = 1;
+  while (threads < items) threads *= 2;
+  return threads;
+}
 
 template <typename T, int kPacks>
 void launch_in_registers(T* out, const T* in, const T* weight, int64_t rows, int hidden, float eps,
                          cudaStream_t stream) {
   constexpr int kMinThreads = 128;  // a block of short rows holds several
-  const int threads = static_cast<int>(warps_for((hidden / Pack<T>::kSize + kPacks - 1) / kPacks));
+  const int threads = threads_for((hidden / Pack<T>::kSize + kPacks - 1) / kPacks);
   const int per_block = threads < kMinThreads ? kMinThreads / threads : 1;
   const auto blocks = static_cast<unsigned>((rows + per_block - 1) / per_block);
   rms_norm_in_registers<T, kPacks><<<blocks, dim3(threads, per_block), 0, stream>>>(out, in, weight, rows, hidden, eps);
@@ -117,20 +129,17 @@ const char* run(void* out_, const void* in_, const void* weight_, int64_t rows, 
   const T* weight = static_cast<const T*>(weight_);
   const bool wide = hidden % Pack<T>::kSize == 0 && aligned(out) && aligned(in) && aligned(weight);
   const int64_t packs = hidden / Pack<T>::kSize;
-  const int width = static_cast<int>(wide && packs <= 8 * kMaxThreads ? hidden : 0);
+  const int width = static_cast<int>(wide && packs <= 4 * kMaxThreads ? hidden : 0);
   // About 256 threads a row: enough loads in flight, and several blocks a multiprocessor.
   if (width == 0) {
-    const int64_t threads = warps_for(hidden < kMaxThreads ? hidden : kMaxThreads);
-    rms_norm_in_passes<T><<<static_cast<unsigned>(rows), static_cast<unsigned>(threads), 0, stream>>>(
-        out, in, weight, hidden, eps);
+    const int threads = threads_for(hidden < kWarp ? kWarp : hidden < kMaxThreads ? hidden : kMaxThreads);
+    rms_norm_in_passes<T><<<static_cast<unsigned>(rows), threads, 0, stream>>>(out, in, weight, hidden, eps);
   } else if (packs <= 256) {
     launch_in_registers<T, 1>(out, in, weight, rows, width, eps, stream);
   } else if (packs <= 512) {
     launch_in_registers<T, 2>(out, in, weight, rows, width, eps, stream);
-  } else if (packs <= 1024) {
-    launch_in_registers<T, 4>(out, in, weight, rows, width, eps, stream);
   } else {
-    launch_in_registers<T, 8>(out, in, weight, rows, width, eps, stream);
+    launch_in_registers<T, 4>(out, in, weight, rows, width, eps, stream);
   }
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

@@ -1,10 +1,18 @@
 """Run with the built kernel loaded as users load it: `kbuild test`."""
 
 import importlib
+from pathlib import Path
 
 import pytest
 import torch
-from kernels import get_kernel
+from kernels import (
+    LocalLayerRepository,
+    Mode,
+    get_kernel,
+    kernelize,
+    use_kernel_forward_from_hub,
+    use_kernel_mapping,
+)
 
 kernel = get_kernel("@{org}/@{name}", version=1, trust_remote_code=True)
 reference = importlib.import_module(kernel.__name__ + ".reference")
@@ -14,7 +22,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # One rounding to the dtype, and the float32 arithmetic before it.
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 DTYPES = list(TOLERANCE)
-HIDDEN = [1, 7, 8, 127, 128, 1000, 2048, 4095, 4096, 8192, 12289, 16384]
+HIDDEN = [1, 7, 8, 24, 64, 127, 128, 256, 1000, 2048, 4095, 4096, 8192, 12289, 16384, 40960]
 
 
 def normal(*shape, dtype=torch.float32):
@@ -36,7 +44,7 @@ def test_matches_float64(dtype, hidden):
         assert_rounded(y, reference.rms_norm(x, weight, 1e-5))
 
 
-@pytest.mark.parametrize("shape", [(4096,), (2, 3, 5, 128), (0, 128), (3, 0)])
+@pytest.mark.parametrize("shape", [(4096,), (2, 3, 5, 128), (1, 77, 64), (0, 128), (3, 0)])
 def test_any_leading_shape(shape):
     x = normal(*shape)
     assert_rounded(kernel.rms_norm(x), reference.rms_norm(x))
@@ -110,12 +118,61 @@ def test_compiles_without_a_graph_break():
     torch.testing.assert_close(compiled(x), kernel.rms_norm(x, weight) + 1)
 
 
-def test_layer():
+def test_compiles_once_for_every_length():
+    weight = normal(256)
+    compiled = torch.compile(
+        lambda t: kernel.rms_norm(t, weight), fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    compiled(normal(16, 256))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for rows in (2, 17, 300):
+            x = normal(rows, 256)
+            assert_rounded(compiled(x), reference.rms_norm(x, weight))
+
+
+def test_compiles_with_out():
+    def into(t, out):
+        kernel.rms_norm(t, out=out)
+        return out + 1
+
+    x, out = normal(16, 256), torch.zeros(16, 256, device=DEVICE)
+    result = torch.compile(into, fullgraph=True, backend="aot_eager")(x, out)
+    assert_rounded(out, reference.rms_norm(x))
+    assert torch.equal(result, out + 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer(dtype):
     layer = kernel.layers.RMSNorm()
-    layer.weight = torch.nn.Parameter(normal(256))
+    layer.weight = torch.nn.Parameter(normal(256, dtype=dtype))
     layer.variance_epsilon = 1e-5
-    x = normal(3, 256)
+    x = normal(3, 256, dtype=dtype)
     assert torch.equal(layer(x), kernel.rms_norm(x, layer.weight, 1e-5))
+    layer.weight = torch.nn.Parameter(normal(256))
+    mixed = layer(x)
+    assert mixed.dtype == torch.float32, "as PyTorch promotes the product"
+    torch.testing.assert_close(
+        mixed.double(), reference.rms_norm(x, layer.weight, 1e-5), rtol=TOLERANCE[dtype], atol=1e-6
+    )
+
+
+def test_kernelize_takes_the_layer():
+    @use_kernel_forward_from_hub("RMSNorm")
+    class Norm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(normal(256))
+            self.variance_epsilon = 1e-5
+
+        def forward(self, hidden_states):
+            raise AssertionError("was not replaced")
+
+    model = torch.nn.Sequential(Norm())
+    repository = LocalLayerRepository(Path(kernel.__file__).parent, layer_name="RMSNorm")
+    with use_kernel_mapping({"RMSNorm": {DEVICE: repository}}, inherit_mapping=False):
+        kernelize(model, mode=Mode.INFERENCE, device=DEVICE, use_fallback=False)
+    x = normal(3, 256)
+    assert_rounded(model(x), reference.rms_norm(x, model[0].weight, 1e-5))
 
 
 def test_refuses_what_it_cannot_do():

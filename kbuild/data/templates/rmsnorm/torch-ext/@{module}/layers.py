@@ -1,5 +1,7 @@
 """Layers for `kernels.kernelize`: no constructor, only `forward`; they read the attributes of the layer they replace."""
 
+from __future__ import annotations
+
 import torch
 from torch import nn
 
@@ -11,11 +13,15 @@ __all__ = ["RMSNorm"]
 class RMSNorm(nn.Module):
     """Takes the place of the RMSNorm layers of transformers (`LlamaRMSNorm`, `Qwen3RMSNorm` and their like)."""
 
-    weight: torch.Tensor
+    weight: torch.Tensor | None
     variance_epsilon: float
 
     has_backward: bool = True
     can_torch_compile: bool = True
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return rms_norm(hidden_states, self.weight, self.variance_epsilon)
+        weight = getattr(self, "weight", None)
+        if weight is None or weight.dtype == hidden_states.dtype:
+            return rms_norm(hidden_states, weight, self.variance_epsilon)
+        # A weight of another dtype, as under mixed precision: multiplied, and promoted, as transformers does.
+        return weight * rms_norm(hidden_states, None, self.variance_epsilon)
