@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def nvcc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     program = next(STORE.glob("*-cuda-toolkit-13.0/bin/nvcc"))  # as the project's build leaves it
-    argv: list[str] = [str(program), "-std=c++17", "-O1", "-Werror", "all-warnings", *map(str, arguments)]
+    argv: list[str] = [str(program), "-std=c++17", "-Werror", "all-warnings", *map(str, arguments)]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
@@ -67,8 +67,28 @@ UNITS = [name for block in blocks("cuda") for name in re.findall(r"// file: (\S+
 @pytest.mark.parametrize("name", UNITS)
 def test_cuda_compiles_for_every_architecture(cuda: Path, tmp_path: Path, name: str) -> None:
     targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
-    compiled = nvcc("-c", cuda / name, "-o", tmp_path / "out.o", *targets)
+    compiled = nvcc("-c", cuda / name, "-o", tmp_path / "out.o", "-Xptxas", "-v", *targets)
     assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+    assert_no_spills(compiled.stderr, len(ARCHITECTURES))
+
+
+@pytest.mark.parametrize("op", list(Op))
+def test_the_templates_spill_nothing(cuda: Path, tmp_path: Path, op: Op) -> None:
+    assert cuda.is_dir()
+    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+    scaffold = Scaffold(org="a", name="k", backends=(Backend.CUDA,), op=op, stable_abi=False)
+    for path, text in render(scaffold).items():
+        (tmp_path / Path(path).name).write_text(text)
+    (source,) = tmp_path.glob("*.cu")
+    compiled = nvcc("-c", source, "-o", tmp_path / "out.o", "-Xptxas", "-v", *targets)
+    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+    assert_no_spills(compiled.stderr, len(ARCHITECTURES))
+
+
+def assert_no_spills(log: str, least: int) -> None:
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    assert len(spills) >= least, log
+    assert set(spills) == {("0", "0")}, log
 
 
 def test_wide_accesses_are_what_the_page_says(cuda: Path) -> None:
@@ -84,6 +104,10 @@ def test_limits_are_nvidias_own() -> None:
         pytest.skip("cuda-13.2-cccl is not in the store: kbuild lock fetch --all")
     headers = STORE.glob(f"*-{tree.store_name}/include/cccl/cuda/__device/arch_traits.h")
     header = next(headers).read_text()
+    (registers,) = {
+        int(count)
+        for count in re.findall(r"__traits\.max_registers_per_multiprocessor\s*= (\d+) \* 1024;", header)
+    }
     for page in GPU_PAGES:
         table = facts(page)
         capability = re.match(r"(\d+)\.(\d)", table["compute capability"])
@@ -98,8 +122,25 @@ def test_limits_are_nvidias_own() -> None:
         shared = trait("max_shared_memory_per_multiprocessor")
         threads, per_sm = trait("max_threads_per_multiprocessor"), trait("max_blocks_per_multiprocessor")
         assert table["threads, blocks a multiprocessor"] == f"{threads}, {per_sm}", page.name
+        assert table["registers a multiprocessor"] == str(1024 * registers), page.name
         memory = table["shared memory a multiprocessor, a block"]
         assert memory.startswith(f"{shared} KB, {shared - 1} KB"), page.name
+
+
+def test_a_cpu_implementation_in_a_cuda_build(tmp_path: Path) -> None:
+    """The section that the page shows is one that the checker takes."""
+    (block,) = blocks("toml")
+    assert block.text.startswith("# file: build.toml (rmsnorm, appended)\n")
+    backends = (Backend.CUDA, Backend.CPU)
+    scaffold = Scaffold(org="my-org", name="my-norm", backends=backends, op=Op.RMSNORM, stable_abi=False)
+    write(render(scaffold), tmp_path / "my-norm")
+    with (tmp_path / "my-norm" / "build.toml").open("a") as file:
+        file.write("\n" + block.text)
+    checked = kbuild("check", tmp_path / "my-norm", "--strict")
+    assert checked.code == 0, checked.stdout
+    listed = kbuild("variants", tmp_path / "my-norm", "--json").json()["variants"]
+    (cuda,) = (v for v in listed if v["variant"] == VARIANTS[1])
+    assert set(cuda["kernels"]) == {"rms_norm-cuda", "rms_norm-cpu-in-cuda"}
 
 
 def environment(project: Path, *folders: Path) -> dict[str, str]:

@@ -136,6 +136,28 @@ def test_every_gpu_has_its_facts_and_their_sources(page: Path) -> None:
         assert topic in sources
 
 
+@pytest.mark.parametrize("page", GPU_PAGES, ids=lambda page: page.stem)
+def test_resident_blocks_and_waves_follow_from_the_limits(page: Path) -> None:
+    table = facts(page)
+    registers = int(table["registers a multiprocessor"])
+    most = int(table["threads, blocks a multiprocessor"].split(",")[0]) // 256
+
+    def registers_at(blocks: int) -> int:
+        return registers // (256 * blocks) // 8 * 8  # given out in eights
+
+    stated = re.findall(r"(\d+) at up to (\d+)", table["blocks of 256 threads resident"])
+    resident = [int(blocks) for blocks, _ in stated]
+    assert resident[0] == most
+    assert [int(count) for _, count in stated] == [registers_at(blocks) for blocks in resident]
+    assert registers_at(resident[-1]) >= 64
+    multiprocessors = [int(count) for count in re.findall(r"(\d+)(?: \(|$)", table["multiprocessors"])]
+    waves = [
+        [int(count) for count in re.findall(r"(\d+) blocks", part)]
+        for part in table["one wave of these"].split(";")
+    ]
+    assert waves == [[count * blocks for blocks in resident] for count in multiprocessors]
+
+
 def test_bandwidths_are_those_that_kbuild_bench_uses() -> None:
     stated = {
         int(number)

@@ -30,6 +30,9 @@ else
   cpu=$(variant cpu)
   cuda=$(variant cuda)
   kbuild build "$project" ${cpu:+--variant "$cpu"} ${cuda:+--variant "$cuda"}
-  if [ -n "$cpu" ]; then kbuild test "$project"; fi
+  if [ -n "$cpu" ]; then
+    kbuild test "$project"
+    if [ -d "$project/benchmarks" ]; then kbuild bench "$project" --check; fi
+  fi
   echo "no GPU here: the CUDA code was ${cuda:+compiled (}${cuda:-not compiled}${cuda:+)} and not run" >&2
 fi
