@@ -82,7 +82,8 @@ def publish(
         allow_dirty=allow_dirty,
         allow_mixed=allow_mixed,
     )
-    for commit, names in commits_of(build.variants).items() if allow_mixed else ():
+    commits = commits_of(build.variants)
+    for commit, names in commits.items() if len(commits) > 1 else ():
         _tell(f"warning: {', '.join(names)} from {commit}")
 
     from kbuild.hub import card
