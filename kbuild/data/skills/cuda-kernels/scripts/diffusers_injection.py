@@ -3,7 +3,7 @@
 
 python diffusers_injection.py --path PROJECT [--layers 28 --heads 32]
 
-Needs diffusers and transformers beside PyTorch and kernels. Without a GPU nothing is timed.
+Needs diffusers beside PyTorch and kernels. Without a GPU nothing is timed.
 diffusers offers no extension point, so the forward of each matching module is replaced. Do so before
 `enable_model_cpu_offload` and its like: their hooks wrap the forward that they find.
 """
