@@ -192,3 +192,40 @@ def test_a_wrong_result_fails(tmp_path: Path) -> None:
     shown = CliRunner().invoke(command, ["--from", str(recorded)])
     assert shown.exit_code == 1
     assert "wrong: RMS <norm> at 2×3×4096" in shown.stderr
+
+
+def checked() -> dict[str, Any]:
+    doc = document()
+    doc["environment"]["gpu"] = None
+    for one in doc["results"][0]["columns"]:
+        one["gpu_us"] = one["wall_us"] = None
+    return doc
+
+
+def test_a_check_needs_no_gpu(project: Path) -> None:
+    seen: list[Any] = []
+    cpu = InstalledTorch(torch=Version((2, 11)), cuda=None, python="python3")
+    measured = {key: value for key, value in checked().items() if key in {"environment", "results"}}
+    got = bench.run(
+        project,
+        "my-kernel",
+        "org/my-kernel",
+        check=True,
+        find_torch=lambda: cpu,
+        runner=answering(measured, seen),
+    )
+    assert seen[0][0][6] == "check"
+    text = bench.checks(bench.read(got))
+    assert "on the CPU; nothing was timed" in text
+    assert "| RMS <norm> | bfloat16 | 2×3×4096 | 0.0e+00 | 1.0e-03 | – | 1.0e-03 | 5.0e-03 |" in text
+
+
+def test_a_check_of_nothing_is_no_success(project: Path) -> None:
+    nothing = {**checked(), "results": []}
+    with pytest.raises(UsageError, match="too large to be checked on a CPU"):
+        bench.run(project, "k", "o/k", check=True, find_torch=lambda: TORCH, runner=answering(nothing, []))
+
+
+def test_a_check_writes_no_report(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="times nothing"):
+        CliRunner().invoke(command, ["--check", "-o", str(tmp_path)], catch_exceptions=False)
