@@ -214,7 +214,7 @@ def test_with_pytorch() -> None:
     from clients import kernel_tester
 
     argv = [
-        kernel_tester().python,
+        str(kernel_tester().python),
         "-m",
         "pytest",
         "-q",
