@@ -346,7 +346,9 @@ def main(arguments: Sequence[str]) -> None:
     import kernels
 
     report, repo, wanted, mode, *files = arguments
-    kernel = kernels.get_kernel(repo, version=1, trust_remote_code=True)
+    # NB: left to itself a PyTorch built for CUDA loads the CUDA build, without a GPU too.
+    backend = "cpu" if _DEVICE == "cpu" else None
+    kernel = kernels.get_kernel(repo, version=1, trust_remote_code=True, backend=backend)
     reference = importlib.import_module(kernel.__name__ + ".reference")
     torch.manual_seed(0)
     document: dict[str, Any] = {"environment": _environment(kernel), "results": []}

@@ -44,9 +44,13 @@ class Plugin:
     def pytest_sessionstart(self):
         if not repo_id:
             return
-        import kernels
+        import kernels, torch
+        # Left to itself a PyTorch built for CUDA takes the CUDA build, without a GPU too.
+        backend = "cpu" if torch.version.cuda and not torch.cuda.is_available() else None
         try:
-            self.loaded = kernels.get_kernel(repo_id, version=1, trust_remote_code=True).__file__
+            self.loaded = kernels.get_kernel(
+                repo_id, version=1, trust_remote_code=True, backend=backend
+            ).__file__
         except FileNotFoundError as error:
             end(unfit=str(error))
         except Exception as error:

@@ -14,11 +14,12 @@ from kernels import (
     use_kernel_mapping,
 )
 
-kernel = get_kernel("@{org}/@{name}", version=1, trust_remote_code=True)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# NB: named, since a PyTorch built for CUDA loads the CUDA build on a machine without a GPU too.
+kernel = get_kernel("@{org}/@{name}", version=1, trust_remote_code=True, backend=DEVICE)
 reference = importlib.import_module(kernel.__name__ + ".reference")
 ops = importlib.import_module(kernel.__name__ + "._ops").ops
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # One rounding to the dtype, and the float32 arithmetic before it.
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 DTYPES = list(TOLERANCE)
