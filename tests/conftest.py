@@ -1,6 +1,7 @@
 """What every room's tests share: projects made from the fixtures."""
 
 import shutil
+import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,11 @@ from pathlib import Path
 import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
+
+# What is started in the background of a script ignores interrupts, and so would every process that the tests start
+# and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Fixtures: hub, new, old.
 pytest_plugins = ["hubs"]
