@@ -13,7 +13,7 @@ from skills.test_content import GPU_PAGES, facts
 
 from kbuild.scaffold import Backend, Op, Scaffold, render, write
 from kbuild.toolchain import load_lock
-from kbuild.toolchain.store import Store
+from kbuild.toolchain.fetch import ensure
 
 pytestmark = pytest.mark.nix
 
@@ -100,8 +100,7 @@ def test_wide_accesses_are_what_the_page_says(cuda: Path) -> None:
 def test_limits_are_nvidias_own() -> None:
     """Against the traits that NVIDIA ships with its toolkit."""
     tree = load_lock().trees["cuda-13.2-cccl"]
-    if Store().missing([tree]):
-        pytest.skip("cuda-13.2-cccl is not in the store: kbuild lock fetch --all")
+    ensure([tree.key])
     headers = STORE.glob(f"*-{tree.store_name}/include/cccl/cuda/__device/arch_traits.h")
     header = next(headers).read_text()
     (registers,) = {
