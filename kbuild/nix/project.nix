@@ -37,7 +37,7 @@ let
   byName = builtins.groupBy baseNameOf listed;
 
   # For each listed file the listed files that it may include: those whose base name stands in an include, taken
-  # without looking at folders or conditions. One that includes a macro may include every header.
+  # without looking at folders or conditions. One that includes a macro may include any of them.
   mentions = util.genAttrs listed (
     file:
     let
@@ -46,7 +46,7 @@ let
       names = map builtins.head (matches "include[ \t]*[(]?[ \t]*[<\"]([^>\"\n]*)[>\"]");
     in
     if matches "#[ \t]*include[ \t]+[A-Za-z_]" != [ ] then
-      builtins.filter isHeader listed
+      listed
     else
       builtins.concatMap (name: byName.${baseNameOf name} or [ ]) names
   );

@@ -146,3 +146,13 @@ def test_builds_that_differ_in_python_alone_can_share_a_process(project: Path) -
     assert kbuild("build", project, "--variant", CPU).code == 0
     assert json.loads((project / "build" / CPU / "metadata.json").read_text())["id"] != first["id"]
     assert (project / "build" / CPU / "_ops.py").read_text() != ops
+
+
+def test_an_include_by_macro_sees_every_listed_file(project: Path) -> None:
+    nested = project / "cuda" / "nested.cuh"
+    nested.write_text('#define BY_MACRO "by_macro.cu"\n#include BY_MACRO\n' + FILES["cuda/nested.cuh"])
+    (project / "cuda" / "by_macro.cu").write_text("#pragma once\n")
+    config = project / "build.toml"
+    config.write_text(config.read_text().replace('"cuda/deeper.cu"', '"cuda/deeper.cu", "cuda/by_macro.cu"'))
+    built = kbuild("build", project, "--variant", CUDA)
+    assert built.code == 0, built.stderr
