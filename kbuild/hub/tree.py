@@ -155,7 +155,7 @@ def content_file(path: str, content: bytes) -> LocalFile:
 def _outdated(metadata: Metadata, config: Config) -> Iterator[str]:
     """Where metadata.json says something else than build.toml; the digest does not cover that file."""
     general = config.general
-    backend = general.for_backend(Backend(metadata.backend.type.value))
+    backend = Backend(metadata.backend.type.value)
     for what, built, wanted in (
         ("name", metadata.name, general.name),
         ("version", metadata.version, general.version),
@@ -165,15 +165,12 @@ def _outdated(metadata: Metadata, config: Config) -> Iterator[str]:
         (
             "python-depends",
             sorted(metadata.python_depends),
-            sorted([*general.python_depends, *backend.python_depends]),
+            sorted(general.all_python_depends(backend)),
         ),
         (
             "kernel-depends",
             sorted(f"{d.repo_id}@{d.version or d.revision}" for d in metadata.kernel_depends),
-            sorted(
-                f"{d.repo_id}@{d.version or d.revision}"
-                for d in (*general.kernel_depends, *backend.kernel_depends)
-            ),
+            sorted(f"{d.repo_id}@{d.version or d.revision}" for d in general.all_kernel_depends(backend)),
         ),
     ):
         if built != wanted:
