@@ -44,20 +44,41 @@ _WORDS = {
     ),
 }
 
+_CPP_KEYWORDS = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class
+    compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline
+    int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
+    register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile
+    wchar_t while xor xor_eq
+    """.split()  # noqa: SIM905
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """What a new project is to be."""
+    """What a new project is to be; without `function` its function is called what `op` is called in PyTorch."""
 
     org: str
     name: str
     backends: tuple[Backend, ...]
     op: Op
     stable_abi: bool
+    function: str | None = None
 
     @property
     def module(self) -> str:
         return self.name.replace("-", "_")
+
+    @property
+    def layer(self) -> str:
+        """The class that is a layer: `FusedGate` for the function `fused_gate`."""
+        words = _WORDS[self.op]
+        if self.function is None or self.function == words.function:
+            return words.layer
+        return "".join(word[0].upper() + word[1:] for word in self.function.split("_"))
 
 
 def parse_repository(text: str) -> tuple[str, str]:
@@ -82,6 +103,47 @@ def parse_repository(text: str) -> tuple[str, str]:
             hint=f"for example {org}/{name}-kernel",
         )
     return org, name
+
+
+def parse_function(text: str, op: Op) -> str:
+    """A name for the function of a project that starts from `op`.
+
+    Raises UsageError where it is no identifier of both Python and C++, or a word that the templates use already.
+    """
+    if re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", text) is None:
+        proposal = _proposal(text).replace("-", "_")
+        raise UsageError(
+            f"{text!r} cannot name a function: lower-case letters, digits and single '_' between them, first a letter",
+            hint=f"for example --function {proposal}",
+        )
+    for language, words in (("Python", frozenset(keyword.kwlist)), ("C++", _CPP_KEYWORDS)):
+        if text in words:
+            raise UsageError(
+                f"{text!r} cannot name a function: it is a word of {language} itself",
+                hint=f"for example --function fused_{text}",
+            )
+    if text in _words_in_use(op):
+        raise UsageError(
+            f"{text!r} cannot name the function: the project uses this word for something else",
+            hint=f"for example --function fused_{text}",
+        )
+    return text
+
+
+def _words_in_use(op: Op) -> frozenset[str]:
+    """The words of the templates' code and paths, but those that belong to something, as in `torch.sigmoid`."""
+    text = "\n".join(
+        f"{path}\n{source.read_text(encoding='utf-8')}"
+        for folder in _folders(op)
+        for path, source in data_files(folder)
+        if not path.endswith(".md")
+    )
+    text = re.sub(r"@\{\w+\}|@%.*%@", "", text)
+    return frozenset(re.findall(r"(?<![\w.:])[a-z]\w*", text))
+
+
+def _folders(op: Op) -> tuple[str, str]:
+    return "templates/project", f"templates/{op}"
 
 
 def _proposal(text: str) -> str:
@@ -113,8 +175,8 @@ def render(scaffold: Scaffold) -> dict[str, str]:
         "org": scaffold.org,
         "name": scaffold.name,
         "module": scaffold.module,
-        "function": words.function,
-        "layer": words.layer,
+        "function": scaffold.function or words.function,
+        "layer": scaffold.layer,
         "description": words.description,
         "backends": ", ".join(f'"{backend}"' for backend in scaffold.backends),
         "cuda": Backend.CUDA in scaffold.backends,
@@ -122,7 +184,7 @@ def render(scaffold: Scaffold) -> dict[str, str]:
         "stable": scaffold.stable_abi,
     }
     files: dict[str, str] = {}
-    for folder in ("templates/project", f"templates/{scaffold.op}"):
+    for folder in _folders(scaffold.op):
         for name, source in data_files(folder):
             path = environment.from_string(name).render(values)
             text = environment.from_string(source.read_text(encoding="utf-8")).render(values)

@@ -9,7 +9,7 @@ import click
 
 from kbuild import process
 from kbuild.errors import UsageError
-from kbuild.scaffold import Backend, Op, Scaffold, parse_repository, render, write
+from kbuild.scaffold import Backend, Op, Scaffold, parse_function, parse_repository, render, write
 from kbuild.text import did_you_mean
 
 
@@ -24,15 +24,34 @@ from kbuild.text import did_you_mean
     show_default=True,
     help="The operation to start from.",
 )
+@click.option(
+    "--function", metavar="NAME", help="What your operation is called.  [default: silu or rms_norm, by --op]"
+)
 @click.option("--dest", type=click.Path(path_type=Path), help="Folder of the project.  [default: ./NAME]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def init(repository: str, backends: str, stable_abi: bool, op: str, dest: Path | None, as_json: bool) -> None:
+def init(
+    repository: str,
+    backends: str,
+    stable_abi: bool,
+    op: str,
+    function: str | None,
+    dest: Path | None,
+    as_json: bool,
+) -> None:
     """Write a complete project for the kernel that ORG/NAME will be on the Hub.
 
-    It checks, builds, tests and benchmarks as it stands; then put your own operation in the place of its own.
+    It checks, builds, tests and benchmarks as it stands; then put your own operation in the place of its own, which
+    --function has named already: the function, its files and its layer.
     """
     org, name = parse_repository(repository)
-    scaffold = Scaffold(org=org, name=name, backends=_backends(backends), op=Op(op), stable_abi=stable_abi)
+    scaffold = Scaffold(
+        org=org,
+        name=name,
+        backends=_backends(backends),
+        op=Op(op),
+        stable_abi=stable_abi,
+        function=None if function is None else parse_function(function, Op(op)),
+    )
     target = dest if dest is not None else Path(name)
     files = render(scaffold)
     write(files, target)

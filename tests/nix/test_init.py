@@ -35,8 +35,12 @@ def on_path(client: Client) -> Mapping[str, str]:
     return {"PATH": f"{client.python.parent}{os.pathsep}{os.environ['PATH']}", "DO_NOT_TRACK": ""}
 
 
-def make(folder: Path, *, op: Op, stable: bool, backends: tuple[Backend, ...]) -> tuple[Path, list[str]]:
-    scaffold = Scaffold(org="acme", name=f"my-{op}", backends=backends, op=op, stable_abi=stable)
+def make(
+    folder: Path, *, op: Op, stable: bool, backends: tuple[Backend, ...], function: str | None = None
+) -> tuple[Path, list[str]]:
+    scaffold = Scaffold(
+        org="acme", name=f"my-{op}", backends=backends, op=op, stable_abi=stable, function=function
+    )
     write(render(scaffold), folder / scaffold.name)
     names = [name for name in VARIANTS[stable] if any(f"-{b[:2]}" in name for b in backends)]
     return folder / scaffold.name, names
@@ -47,16 +51,20 @@ def build(root: Path, names: list[str]) -> Finished:
 
 
 @pytest.mark.parametrize(
-    ("op", "stable"),
+    ("op", "stable", "function"),
     [
-        pytest.param(Op.ELEMENTWISE, False, id="elementwise-ordinary"),
-        pytest.param(Op.RMSNORM, True, id="rmsnorm-stable"),
-        pytest.param(Op.ELEMENTWISE, True, id="elementwise-stable", marks=pytest.mark.heavy),
-        pytest.param(Op.RMSNORM, False, id="rmsnorm-ordinary", marks=pytest.mark.heavy),
+        pytest.param(Op.ELEMENTWISE, False, None, id="elementwise-ordinary"),
+        pytest.param(Op.RMSNORM, True, "fused_norm", id="rmsnorm-stable-renamed"),
+        pytest.param(Op.ELEMENTWISE, True, None, id="elementwise-stable", marks=pytest.mark.heavy),
+        pytest.param(Op.RMSNORM, False, None, id="rmsnorm-ordinary", marks=pytest.mark.heavy),
     ],
 )
-def test_builds_and_passes_its_own_tests(tmp_path: Path, tester: Client, op: Op, stable: bool) -> None:
-    root, names = make(tmp_path, op=op, stable=stable, backends=(Backend.CUDA, Backend.CPU))
+def test_builds_and_passes_its_own_tests(
+    tmp_path: Path, tester: Client, op: Op, stable: bool, function: str | None
+) -> None:
+    root, names = make(
+        tmp_path, op=op, stable=stable, backends=(Backend.CUDA, Backend.CPU), function=function
+    )
     built = build(root, names)
     assert built.statuses() == dict.fromkeys(names, "built"), built.stderr
     before = sorted(path for path in (root / "build").rglob("*"))

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from runs import kbuild
 from kbuild.cli import COMMANDS, cli
 from kbuild.errors import UsageError
 from kbuild.resources import data_path
-from kbuild.scaffold import Backend, Op, Scaffold, parse_repository, render, write
+from kbuild.scaffold import Backend, Op, Scaffold, parse_function, parse_repository, render, write
 
 BACKENDS = [(Backend.CUDA, Backend.CPU), (Backend.CPU,), (Backend.CUDA,)]
 EVERY_KIND = [
@@ -27,6 +28,9 @@ EVERY_KIND = [
     )
     for backends, op, stable in itertools.product(BACKENDS, Op, [False, True])
 ]
+
+
+EVERY_OP = pytest.mark.parametrize("op", list(Op))
 
 
 @pytest.fixture(params=EVERY_KIND)
@@ -121,6 +125,72 @@ def test_bad_names_are_explained(text: str, says: str, proposes: str | None) -> 
     assert (caught.value.hint is None) == (proposes is None)
     if proposes is not None and caught.value.hint is not None:
         assert caught.value.hint.endswith(proposes)
+
+
+@EVERY_OP
+@pytest.mark.parametrize("stable", [False, True], ids=["ordinary", "stable"])
+def test_a_function_of_its_own_name(tmp_path: Path, op: Op, stable: bool) -> None:
+    """Nothing of the name that the operation has in PyTorch is left but PyTorch's own function."""
+    abi = ["--stable-abi"] if stable else []
+    made = kbuild("init", "acme/gates", "--op", op, "--function", "fused_gate2", *abi, cwd=tmp_path)
+    assert made.code == 0, made.stderr
+    root = tmp_path / "gates"
+    assert kbuild("check", root, "--strict").code == 0
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    assert {"fused_gate2/fused_gate2.cu", "tests/test_fused_gate2.py", "benchmarks/fused_gate2.py"} <= set(
+        files
+    )
+    for path, file in files.items():
+        assert (
+            re.search(
+                r"silu|rms_norm", path + file.read_text().replace("F.silu", "").replace("F.rms_norm", "")
+            )
+            is None
+        )
+    assert "class FusedGate2(nn.Module)" in files["torch-ext/gates/layers.py"].read_text()
+
+
+@EVERY_OP
+def test_the_name_it_has_may_be_said(op: Op) -> None:
+    name = {Op.RMSNORM: "rms_norm", Op.ELEMENTWISE: "silu"}[op]
+    plain = Scaffold(org="acme", name="gates", backends=BACKENDS[0], op=op, stable_abi=False)
+    assert render(replace(plain, function=parse_function(name, op))) == render(plain)
+
+
+@EVERY_OP
+@pytest.mark.parametrize(
+    "text", ["swiglu", "int8_quantize", "gelu", "sigmoid", "softmax", "rope", "add_rms_norm", "q"]
+)
+def test_good_functions(text: str, op: Op) -> None:
+    assert parse_function(text, op) == text
+
+
+@EVERY_OP
+@pytest.mark.parametrize(
+    ("text", "says", "proposes"),
+    [
+        ("FusedGate", "lower-case", "fused_gate"),
+        ("fused-gate", "lower-case", "fused_gate"),
+        ("fused__gate", "single '_'", "fused_gate"),
+        ("_gate", "first a letter", "gate"),
+        ("8bit", "first a letter", "bit"),
+        ("", "first a letter", "my_kernel"),
+        ("lambda", "a word of Python", "fused_lambda"),
+        ("union", "a word of C++", "fused_union"),
+        ("torch", "for something else", "fused_torch"),
+        ("layers", "for something else", "fused_layers"),
+        ("tests", "for something else", "fused_tests"),
+        ("build", "for something else", "fused_build"),
+        ("kernel", "for something else", "fused_kernel"),
+        ("aligned", "for something else", "fused_aligned"),
+    ],
+)
+def test_bad_functions_are_explained(tmp_path: Path, op: Op, text: str, says: str, proposes: str) -> None:
+    made = kbuild("init", "acme/relu", "--op", op, "--function", text, cwd=tmp_path)
+    assert made.code == 2
+    assert says in made.stderr
+    assert f"--function {proposes}\n" in made.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refuses_to_overwrite(tmp_path: Path) -> None:

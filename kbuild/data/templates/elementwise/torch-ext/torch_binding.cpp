@@ -5,7 +5,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include "../silu/silu.h"
+#include "../@{function}/@{function}.h"
 #include "registration.h"
 
 @% if cuda %@
@@ -29,15 +29,15 @@ kernel::Scalar scalar_of(const Tensor& tensor) {
     case ScalarType::BFloat16:
       return kernel::Scalar::kBFloat16;
     default:
-      STD_TORCH_CHECK(false, "silu: input must be float32, float16 or bfloat16");
+      STD_TORCH_CHECK(false, "@{function}: input must be float32, float16 or bfloat16");
   }
 }
 
-void silu_out(Tensor out, const Tensor& input) {
-  STD_TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "silu: input and out must be contiguous");
-  STD_TORCH_CHECK(out.sizes().equals(input.sizes()), "silu: out must have the shape of input");
-  STD_TORCH_CHECK(out.scalar_type() == input.scalar_type(), "silu: out must have the dtype of input");
-  STD_TORCH_CHECK(out.device() == input.device(), "silu: out must be on the device of input");
+void @{function}_out(Tensor out, const Tensor& input) {
+  STD_TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "@{function}: input and out must be contiguous");
+  STD_TORCH_CHECK(out.sizes().equals(input.sizes()), "@{function}: out must have the shape of input");
+  STD_TORCH_CHECK(out.scalar_type() == input.scalar_type(), "@{function}: out must have the dtype of input");
+  STD_TORCH_CHECK(out.device() == input.device(), "@{function}: out must be on the device of input");
   void* stream = nullptr;
 @% if cuda %@
 #if defined(CUDA_KERNEL)
@@ -45,36 +45,36 @@ void silu_out(Tensor out, const Tensor& input) {
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(input.get_device_index(), &stream));
 #endif
 @% endif %@
-  const char* error = kernel::silu(out.data_ptr(), input.data_ptr(), input.numel(), scalar_of(input), stream);
-  STD_TORCH_CHECK(error == nullptr, "silu: ", error);
+  const char* error = kernel::@{function}(out.data_ptr(), input.data_ptr(), input.numel(), scalar_of(input), stream);
+  STD_TORCH_CHECK(error == nullptr, "@{function}: ", error);
 }
 
-Tensor silu(const Tensor& input) {
+Tensor @{function}(const Tensor& input) {
   Tensor out = torch::stable::empty_like(input);
-  silu_out(out, input);
+  @{function}_out(out, input);
   return out;
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
-  ops.def("silu(Tensor input) -> Tensor");
-  ops.def("silu_out(Tensor(a!) out, Tensor input) -> ()");
+  ops.def("@{function}(Tensor input) -> Tensor");
+  ops.def("@{function}_out(Tensor(a!) out, Tensor input) -> ()");
 }
 
 @% if cuda %@
 #if defined(CUDA_KERNEL)
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {
-  ops.impl("silu", TORCH_BOX(&silu));
-  ops.impl("silu_out", TORCH_BOX(&silu_out));
+  ops.impl("@{function}", TORCH_BOX(&@{function}));
+  ops.impl("@{function}_out", TORCH_BOX(&@{function}_out));
 }
 #endif
 @% endif %@
 @% if cpu %@
 #if defined(CPU_KERNEL)
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
-  ops.impl("silu", TORCH_BOX(&silu));
-  ops.impl("silu_out", TORCH_BOX(&silu_out));
+  ops.impl("@{function}", TORCH_BOX(&@{function}));
+  ops.impl("@{function}_out", TORCH_BOX(&@{function}_out));
 }
 #endif
 @% endif %@
@@ -90,7 +90,7 @@ STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
 #endif
 
 @% endif %@
-#include "../silu/silu.h"
+#include "../@{function}/@{function}.h"
 #include "registration.h"
 
 namespace {
@@ -104,17 +104,17 @@ kernel::Scalar scalar_of(const at::Tensor& tensor) {
     case at::kBFloat16:
       return kernel::Scalar::kBFloat16;
     default:
-      TORCH_CHECK(false, "silu: input must be float32, float16 or bfloat16, not ", tensor.scalar_type());
+      TORCH_CHECK(false, "@{function}: input must be float32, float16 or bfloat16, not ", tensor.scalar_type());
   }
 }
 
-void silu_out(at::Tensor& out, const at::Tensor& input) {
-  TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "silu: input and out must be contiguous");
-  TORCH_CHECK(out.sizes() == input.sizes(), "silu: out must have the shape of input, ", input.sizes(), ", not ",
+void @{function}_out(at::Tensor& out, const at::Tensor& input) {
+  TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "@{function}: input and out must be contiguous");
+  TORCH_CHECK(out.sizes() == input.sizes(), "@{function}: out must have the shape of input, ", input.sizes(), ", not ",
               out.sizes());
-  TORCH_CHECK(out.scalar_type() == input.scalar_type(), "silu: out must have the dtype of input, ",
+  TORCH_CHECK(out.scalar_type() == input.scalar_type(), "@{function}: out must have the dtype of input, ",
               input.scalar_type(), ", not ", out.scalar_type());
-  TORCH_CHECK(out.device() == input.device(), "silu: out must be on the device of input, ", input.device(), ", not ",
+  TORCH_CHECK(out.device() == input.device(), "@{function}: out must be on the device of input, ", input.device(), ", not ",
               out.device());
   void* stream = nullptr;
 @% if cuda %@
@@ -124,36 +124,36 @@ void silu_out(at::Tensor& out, const at::Tensor& input) {
 #endif
 @% endif %@
   const char* error =
-      kernel::silu(out.mutable_data_ptr(), input.const_data_ptr(), input.numel(), scalar_of(input), stream);
-  TORCH_CHECK(error == nullptr, "silu: ", error);
+      kernel::@{function}(out.mutable_data_ptr(), input.const_data_ptr(), input.numel(), scalar_of(input), stream);
+  TORCH_CHECK(error == nullptr, "@{function}: ", error);
 }
 
-at::Tensor silu(const at::Tensor& input) {
+at::Tensor @{function}(const at::Tensor& input) {
   at::Tensor out = at::empty_like(input);
-  silu_out(out, input);
+  @{function}_out(out, input);
   return out;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
-  ops.def("silu(Tensor input) -> Tensor");
-  ops.def("silu_out(Tensor(a!) out, Tensor input) -> ()");
+  ops.def("@{function}(Tensor input) -> Tensor");
+  ops.def("@{function}_out(Tensor(a!) out, Tensor input) -> ()");
 }
 
 @% if cuda %@
 #if defined(CUDA_KERNEL)
 TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {
-  ops.impl("silu", &silu);
-  ops.impl("silu_out", &silu_out);
+  ops.impl("@{function}", &@{function});
+  ops.impl("@{function}_out", &@{function}_out);
 }
 #endif
 @% endif %@
 @% if cpu %@
 #if defined(CPU_KERNEL)
 TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
-  ops.impl("silu", &silu);
-  ops.impl("silu_out", &silu_out);
+  ops.impl("@{function}", &@{function});
+  ops.impl("@{function}_out", &@{function}_out);
 }
 #endif
 @% endif %@

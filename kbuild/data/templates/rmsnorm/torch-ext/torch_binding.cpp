@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "../rms_norm/rms_norm.h"
+#include "../@{function}/@{function}.h"
 #include "registration.h"
 
 @% if cuda %@
@@ -31,24 +31,24 @@ kernel::Scalar scalar_of(const Tensor& tensor) {
     case ScalarType::BFloat16:
       return kernel::Scalar::kBFloat16;
     default:
-      STD_TORCH_CHECK(false, "rms_norm: input must be float32, float16 or bfloat16");
+      STD_TORCH_CHECK(false, "@{function}: input must be float32, float16 or bfloat16");
   }
 }
 
-void rms_norm_out(Tensor out, const Tensor& input, const std::optional<Tensor>& weight, double eps) {
-  STD_TORCH_CHECK(input.dim() >= 1, "rms_norm: input must have at least one dimension");
-  STD_TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "rms_norm: input and out must be contiguous");
-  STD_TORCH_CHECK(out.sizes().equals(input.sizes()), "rms_norm: out must have the shape of input");
-  STD_TORCH_CHECK(out.scalar_type() == input.scalar_type(), "rms_norm: out must have the dtype of input");
-  STD_TORCH_CHECK(out.device() == input.device(), "rms_norm: out must be on the device of input");
+void @{function}_out(Tensor out, const Tensor& input, const std::optional<Tensor>& weight, double eps) {
+  STD_TORCH_CHECK(input.dim() >= 1, "@{function}: input must have at least one dimension");
+  STD_TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "@{function}: input and out must be contiguous");
+  STD_TORCH_CHECK(out.sizes().equals(input.sizes()), "@{function}: out must have the shape of input");
+  STD_TORCH_CHECK(out.scalar_type() == input.scalar_type(), "@{function}: out must have the dtype of input");
+  STD_TORCH_CHECK(out.device() == input.device(), "@{function}: out must be on the device of input");
   const int64_t hidden = input.size(input.dim() - 1);
   const void* scale = nullptr;
   if (weight.has_value()) {
-    STD_TORCH_CHECK(weight->dim() == 1 && weight->size(0) == hidden, "rms_norm: weight must have shape [", hidden,
+    STD_TORCH_CHECK(weight->dim() == 1 && weight->size(0) == hidden, "@{function}: weight must have shape [", hidden,
                     "]");
-    STD_TORCH_CHECK(weight->is_contiguous(), "rms_norm: weight must be contiguous");
-    STD_TORCH_CHECK(weight->scalar_type() == input.scalar_type(), "rms_norm: weight must have the dtype of input");
-    STD_TORCH_CHECK(weight->device() == input.device(), "rms_norm: weight must be on the device of input");
+    STD_TORCH_CHECK(weight->is_contiguous(), "@{function}: weight must be contiguous");
+    STD_TORCH_CHECK(weight->scalar_type() == input.scalar_type(), "@{function}: weight must have the dtype of input");
+    STD_TORCH_CHECK(weight->device() == input.device(), "@{function}: weight must be on the device of input");
     scale = weight->data_ptr();
   }
   void* stream = nullptr;
@@ -59,37 +59,37 @@ void rms_norm_out(Tensor out, const Tensor& input, const std::optional<Tensor>& 
 #endif
 @% endif %@
   const int64_t rows = hidden == 0 ? 0 : input.numel() / hidden;
-  const char* error = kernel::rms_norm(out.data_ptr(), input.data_ptr(), scale, rows, hidden,
+  const char* error = kernel::@{function}(out.data_ptr(), input.data_ptr(), scale, rows, hidden,
                                        static_cast<float>(eps), scalar_of(input), stream);
-  STD_TORCH_CHECK(error == nullptr, "rms_norm: ", error);
+  STD_TORCH_CHECK(error == nullptr, "@{function}: ", error);
 }
 
-Tensor rms_norm(const Tensor& input, const std::optional<Tensor>& weight, double eps) {
+Tensor @{function}(const Tensor& input, const std::optional<Tensor>& weight, double eps) {
   Tensor out = torch::stable::empty_like(input);
-  rms_norm_out(out, input, weight, eps);
+  @{function}_out(out, input, weight, eps);
   return out;
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
-  ops.def("rms_norm(Tensor input, Tensor? weight, float eps) -> Tensor");
-  ops.def("rms_norm_out(Tensor(a!) out, Tensor input, Tensor? weight, float eps) -> ()");
+  ops.def("@{function}(Tensor input, Tensor? weight, float eps) -> Tensor");
+  ops.def("@{function}_out(Tensor(a!) out, Tensor input, Tensor? weight, float eps) -> ()");
 }
 
 @% if cuda %@
 #if defined(CUDA_KERNEL)
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {
-  ops.impl("rms_norm", TORCH_BOX(&rms_norm));
-  ops.impl("rms_norm_out", TORCH_BOX(&rms_norm_out));
+  ops.impl("@{function}", TORCH_BOX(&@{function}));
+  ops.impl("@{function}_out", TORCH_BOX(&@{function}_out));
 }
 #endif
 @% endif %@
 @% if cpu %@
 #if defined(CPU_KERNEL)
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
-  ops.impl("rms_norm", TORCH_BOX(&rms_norm));
-  ops.impl("rms_norm_out", TORCH_BOX(&rms_norm_out));
+  ops.impl("@{function}", TORCH_BOX(&@{function}));
+  ops.impl("@{function}_out", TORCH_BOX(&@{function}_out));
 }
 #endif
 @% endif %@
@@ -107,7 +107,7 @@ STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
 #endif
 
 @% endif %@
-#include "../rms_norm/rms_norm.h"
+#include "../@{function}/@{function}.h"
 #include "registration.h"
 
 namespace {
@@ -121,28 +121,28 @@ kernel::Scalar scalar_of(const at::Tensor& tensor) {
     case at::kBFloat16:
       return kernel::Scalar::kBFloat16;
     default:
-      TORCH_CHECK(false, "rms_norm: input must be float32, float16 or bfloat16, not ", tensor.scalar_type());
+      TORCH_CHECK(false, "@{function}: input must be float32, float16 or bfloat16, not ", tensor.scalar_type());
   }
 }
 
-void rms_norm_out(at::Tensor& out, const at::Tensor& input, const std::optional<at::Tensor>& weight, double eps) {
-  TORCH_CHECK(input.dim() >= 1, "rms_norm: input must have at least one dimension");
-  TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "rms_norm: input and out must be contiguous");
-  TORCH_CHECK(out.sizes() == input.sizes(), "rms_norm: out must have the shape of input, ", input.sizes(), ", not ",
+void @{function}_out(at::Tensor& out, const at::Tensor& input, const std::optional<at::Tensor>& weight, double eps) {
+  TORCH_CHECK(input.dim() >= 1, "@{function}: input must have at least one dimension");
+  TORCH_CHECK(input.is_contiguous() && out.is_contiguous(), "@{function}: input and out must be contiguous");
+  TORCH_CHECK(out.sizes() == input.sizes(), "@{function}: out must have the shape of input, ", input.sizes(), ", not ",
               out.sizes());
-  TORCH_CHECK(out.scalar_type() == input.scalar_type(), "rms_norm: out must have the dtype of input, ",
+  TORCH_CHECK(out.scalar_type() == input.scalar_type(), "@{function}: out must have the dtype of input, ",
               input.scalar_type(), ", not ", out.scalar_type());
-  TORCH_CHECK(out.device() == input.device(), "rms_norm: out must be on the device of input, ", input.device(),
+  TORCH_CHECK(out.device() == input.device(), "@{function}: out must be on the device of input, ", input.device(),
               ", not ", out.device());
   const int64_t hidden = input.size(-1);
   const void* scale = nullptr;
   if (weight.has_value()) {
-    TORCH_CHECK(weight->dim() == 1 && weight->size(0) == hidden, "rms_norm: weight must have shape [", hidden,
+    TORCH_CHECK(weight->dim() == 1 && weight->size(0) == hidden, "@{function}: weight must have shape [", hidden,
                 "], not ", weight->sizes());
-    TORCH_CHECK(weight->is_contiguous(), "rms_norm: weight must be contiguous");
-    TORCH_CHECK(weight->scalar_type() == input.scalar_type(), "rms_norm: weight must have the dtype of input, ",
+    TORCH_CHECK(weight->is_contiguous(), "@{function}: weight must be contiguous");
+    TORCH_CHECK(weight->scalar_type() == input.scalar_type(), "@{function}: weight must have the dtype of input, ",
                 input.scalar_type(), ", not ", weight->scalar_type());
-    TORCH_CHECK(weight->device() == input.device(), "rms_norm: weight must be on the device of input, ",
+    TORCH_CHECK(weight->device() == input.device(), "@{function}: weight must be on the device of input, ",
                 input.device(), ", not ", weight->device());
     scale = weight->const_data_ptr();
   }
@@ -154,37 +154,37 @@ void rms_norm_out(at::Tensor& out, const at::Tensor& input, const std::optional<
 #endif
 @% endif %@
   const int64_t rows = hidden == 0 ? 0 : input.numel() / hidden;
-  const char* error = kernel::rms_norm(out.mutable_data_ptr(), input.const_data_ptr(), scale, rows, hidden,
+  const char* error = kernel::@{function}(out.mutable_data_ptr(), input.const_data_ptr(), scale, rows, hidden,
                                        static_cast<float>(eps), scalar_of(input), stream);
-  TORCH_CHECK(error == nullptr, "rms_norm: ", error);
+  TORCH_CHECK(error == nullptr, "@{function}: ", error);
 }
 
-at::Tensor rms_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight, double eps) {
+at::Tensor @{function}(const at::Tensor& input, const std::optional<at::Tensor>& weight, double eps) {
   at::Tensor out = at::empty_like(input);
-  rms_norm_out(out, input, weight, eps);
+  @{function}_out(out, input, weight, eps);
   return out;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
-  ops.def("rms_norm(Tensor input, Tensor? weight, float eps) -> Tensor");
-  ops.def("rms_norm_out(Tensor(a!) out, Tensor input, Tensor? weight, float eps) -> ()");
+  ops.def("@{function}(Tensor input, Tensor? weight, float eps) -> Tensor");
+  ops.def("@{function}_out(Tensor(a!) out, Tensor input, Tensor? weight, float eps) -> ()");
 }
 
 @% if cuda %@
 #if defined(CUDA_KERNEL)
 TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {
-  ops.impl("rms_norm", &rms_norm);
-  ops.impl("rms_norm_out", &rms_norm_out);
+  ops.impl("@{function}", &@{function});
+  ops.impl("@{function}_out", &@{function}_out);
 }
 #endif
 @% endif %@
 @% if cpu %@
 #if defined(CPU_KERNEL)
 TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
-  ops.impl("rms_norm", &rms_norm);
-  ops.impl("rms_norm_out", &rms_norm_out);
+  ops.impl("@{function}", &@{function});
+  ops.impl("@{function}_out", &@{function}_out);
 }
 #endif
 @% endif %@

@@ -7,13 +7,13 @@ import torch
 from ._ops import add_op_namespace_prefix, ops
 
 
-@torch.library.register_fake(add_op_namespace_prefix("silu"))
-def _silu_fake(input):
+@torch.library.register_fake(add_op_namespace_prefix("@{function}"))
+def _@{function}_fake(input):
     return torch.empty_like(input)
 
 
-@torch.library.register_fake(add_op_namespace_prefix("silu_out"))
-def _silu_out_fake(out, input):
+@torch.library.register_fake(add_op_namespace_prefix("@{function}_out"))
+def _@{function}_out_fake(out, input):
     return None
 
 
@@ -28,10 +28,10 @@ def _backward(ctx, grad):
     return (grad.float() * gate * (1 + x.float() * (1 - gate))).to(x.dtype)
 
 
-torch.library.register_autograd(add_op_namespace_prefix("silu"), _backward, setup_context=_save)
+torch.library.register_autograd(add_op_namespace_prefix("@{function}"), _backward, setup_context=_save)
 
 
-def silu(input: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+def @{function}(input: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`input / (1 + exp(-input))`, computed in float32 and rounded once.
 
     input: any shape; float32, float16 or bfloat16. out: a contiguous tensor like `input`, written and returned, without
@@ -39,6 +39,6 @@ def silu(input: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tenso
     """
     input = input.contiguous()
     if out is None:
-        return ops.silu(input)
-    ops.silu_out(out, input)
+        return ops.@{function}(input)
+    ops.@{function}_out(out, input)
     return out

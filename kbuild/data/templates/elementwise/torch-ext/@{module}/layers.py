@@ -3,16 +3,16 @@
 import torch
 from torch import nn
 
-from .functional import silu
+from .functional import @{function}
 
-__all__ = ["SiLU"]
+__all__ = ["@{layer}"]
 
 
-class SiLU(nn.Module):
+class @{layer}(nn.Module):
     """Takes the place of `torch.nn.SiLU`, out of place."""
 
     has_backward: bool = True
     can_torch_compile: bool = True
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return silu(input)
+        return @{function}(input)

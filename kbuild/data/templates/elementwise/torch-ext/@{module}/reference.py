@@ -3,7 +3,7 @@
 import torch
 
 
-def silu(input: torch.Tensor) -> torch.Tensor:
+def @{function}(input: torch.Tensor) -> torch.Tensor:
     """In float64, unrounded."""
     input = input.double()
     return input / (1 + torch.exp(-input))

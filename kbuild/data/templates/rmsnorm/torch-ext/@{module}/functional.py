@@ -7,13 +7,13 @@ import torch
 from ._ops import add_op_namespace_prefix, ops
 
 
-@torch.library.register_fake(add_op_namespace_prefix("rms_norm"))
-def _rms_norm_fake(input, weight, eps):
+@torch.library.register_fake(add_op_namespace_prefix("@{function}"))
+def _@{function}_fake(input, weight, eps):
     return torch.empty_like(input)
 
 
-@torch.library.register_fake(add_op_namespace_prefix("rms_norm_out"))
-def _rms_norm_out_fake(out, input, weight, eps):
+@torch.library.register_fake(add_op_namespace_prefix("@{function}_out"))
+def _@{function}_out_fake(out, input, weight, eps):
     return None
 
 
@@ -37,10 +37,10 @@ def _backward(ctx, grad):
     return grad_input.to(input.dtype), grad_weight.to(weight.dtype), None
 
 
-torch.library.register_autograd(add_op_namespace_prefix("rms_norm"), _backward, setup_context=_save)
+torch.library.register_autograd(add_op_namespace_prefix("@{function}"), _backward, setup_context=_save)
 
 
-def rms_norm(
+def @{function}(
     input: torch.Tensor,
     weight: torch.Tensor | None = None,
     eps: float = 1e-6,
@@ -56,6 +56,6 @@ def rms_norm(
     input = input.contiguous()
     weight = None if weight is None else weight.contiguous()
     if out is None:
-        return ops.rms_norm(input, weight, eps)
-    ops.rms_norm_out(out, input, weight, eps)
+        return ops.@{function}(input, weight, eps)
+    ops.@{function}_out(out, input, weight, eps)
     return out

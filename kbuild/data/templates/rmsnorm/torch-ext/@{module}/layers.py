@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .functional import rms_norm
+from .functional import @{function}
 
-__all__ = ["RMSNorm"]
+__all__ = ["@{layer}"]
 
 
-class RMSNorm(nn.Module):
+class @{layer}(nn.Module):
     """Takes the place of the RMSNorm layers of transformers (`LlamaRMSNorm`, `Qwen3RMSNorm` and their like)."""
 
     weight: torch.Tensor | None
@@ -22,6 +22,6 @@ class RMSNorm(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         weight = getattr(self, "weight", None)
         if weight is None or weight.dtype == hidden_states.dtype:
-            return rms_norm(hidden_states, weight, self.variance_epsilon)
+            return @{function}(hidden_states, weight, self.variance_epsilon)
         # A weight of another dtype, as under mixed precision: multiplied, and promoted, as transformers does.
-        return weight * rms_norm(hidden_states, None, self.variance_epsilon)
+        return weight * @{function}(hidden_states, None, self.variance_epsilon)

@@ -1,5 +1,5 @@
 @% if cuda %@
-#include "rms_norm.h"
+#include "@{function}.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -48,7 +48,7 @@ __device__ float row_sum(float value) {
 // have 64 registers each.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kMaxThreads)
-    rms_norm_in_registers(T* out, const T* in, const T* __restrict__ weight, int64_t rows, int hidden, float eps) {
+    @{function}_in_registers(T* out, const T* in, const T* __restrict__ weight, int64_t rows, int hidden, float eps) {
   constexpr int kSize = Pack<T>::kSize;
   const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
   const int columns = row < rows ? hidden : 0;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 // Any length and alignment: an element an access, and each row is read twice.
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    rms_norm_in_passes(T* out, const T* in, const T* __restrict__ weight, int64_t hidden, float eps) {
+    @{function}_in_passes(T* out, const T* in, const T* __restrict__ weight, int64_t hidden, float eps) {
   in += int64_t(blockIdx.x) * hidden;
   out += int64_t(blockIdx.x) * hidden;
   float squares = 0.0f;
@@ -116,7 +116,7 @@ void launch_in_registers(T* out, const T* in, const T* weight, int64_t rows, int
   const int threads = threads_for((hidden / Pack<T>::kSize + kPacks - 1) / kPacks);
   const int per_block = threads < kMinThreads ? kMinThreads / threads : 1;
   const auto blocks = static_cast<unsigned>((rows + per_block - 1) / per_block);
-  rms_norm_in_registers<T, kPacks><<<blocks, dim3(threads, per_block), 0, stream>>>(out, in, weight, rows, hidden, eps);
+  @{function}_in_registers<T, kPacks><<<blocks, dim3(threads, per_block), 0, stream>>>(out, in, weight, rows, hidden, eps);
 }
 
 template <typename T>
@@ -133,7 +133,7 @@ const char* run(void* out_, const void* in_, const void* weight_, int64_t rows, 
   // About 256 threads a row: enough loads in flight, and several blocks a multiprocessor.
   if (width == 0) {
     const int threads = threads_for(hidden < kWarp ? kWarp : hidden < kMaxThreads ? hidden : kMaxThreads);
-    rms_norm_in_passes<T><<<static_cast<unsigned>(rows), threads, 0, stream>>>(out, in, weight, hidden, eps);
+    @{function}_in_passes<T><<<static_cast<unsigned>(rows), threads, 0, stream>>>(out, in, weight, hidden, eps);
   } else if (packs <= 256) {
     launch_in_registers<T, 1>(out, in, weight, rows, width, eps, stream);
   } else if (packs <= 512) {
@@ -147,7 +147,7 @@ const char* run(void* out_, const void* in_, const void* weight_, int64_t rows, 
 
 }  // namespace
 
-const char* rms_norm(void* out, const void* in, const void* weight, int64_t rows, int64_t hidden, float eps,
+const char* @{function}(void* out, const void* in, const void* weight, int64_t rows, int64_t hidden, float eps,
                      Scalar scalar, void* stream) {
   switch (scalar) {
     case Scalar::kFloat32:

@@ -1,5 +1,5 @@
 @% if cpu %@
-#include "rms_norm.h"
+#include "@{function}.h"
 
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
@@ -33,7 +33,7 @@ const char* run(void* out, const void* in, const void* weight, int64_t rows, int
 
 }  // namespace
 
-const char* rms_norm(void* out, const void* in, const void* weight, int64_t rows, int64_t hidden, float eps,
+const char* @{function}(void* out, const void* in, const void* weight, int64_t rows, int64_t hidden, float eps,
                      Scalar scalar, void*) {
   switch (scalar) {
     case Scalar::kFloat32:

@@ -1,5 +1,5 @@
 @% if cuda %@
-#include "silu.h"
+#include "@{function}.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -62,7 +62,7 @@ const char* run(void* out, const void* in, int64_t n, cudaStream_t stream) {
 
 }  // namespace
 
-const char* silu(void* out, const void* in, int64_t n, Scalar scalar, void* stream) {
+const char* @{function}(void* out, const void* in, int64_t n, Scalar scalar, void* stream) {
   switch (scalar) {
     case Scalar::kFloat32:
       return run<float>(out, in, n, static_cast<cudaStream_t>(stream));

@@ -27,15 +27,15 @@ def eager(x, weight):
 
 def operations(kernel, reference):
     yield Operation(
-        name="RMSNorm",
+        name="@{layer}",
         shapes=SHAPES,
         inputs=lambda shape, dtype: (
             normal(*shape, dtype=dtype),
             normal(shape[-1], dtype=dtype, scale=0.1, shift=1.0),
         ),
         moved=lambda x, weight: nbytes(x, x, weight),  # read once, written once
-        exact=lambda x, weight: reference.rms_norm(x, weight, EPS),
-        ours=lambda x, weight: kernel.rms_norm(x, weight, EPS),
+        exact=lambda x, weight: reference.@{function}(x, weight, EPS),
+        ours=lambda x, weight: kernel.@{function}(x, weight, EPS),
         eager=eager,
         best=lambda x, weight: F.rms_norm(x, weight.shape, weight, EPS),
     )

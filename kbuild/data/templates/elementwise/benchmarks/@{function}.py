@@ -11,12 +11,12 @@ SHAPES = [(1, 1, 12288), (1, 128, 4096), (1, 2048, 4096), (1, 8192, 4096), (1, 8
 
 def operations(kernel, reference):
     yield Operation(
-        name="SiLU",
+        name="@{layer}",
         shapes=SHAPES,
         inputs=lambda shape, dtype: (normal(*shape, dtype=dtype),),
         moved=lambda x: nbytes(x, x),  # read once, written once
-        exact=reference.silu,
-        ours=kernel.silu,
+        exact=reference.@{function},
+        ours=kernel.@{function},
         eager=lambda x: x * torch.sigmoid(x),
         best=F.silu,
     )

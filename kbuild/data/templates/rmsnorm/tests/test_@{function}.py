@@ -40,15 +40,15 @@ def assert_rounded(actual, exact):
 def test_matches_float64(dtype, hidden):
     x = normal(5, hidden, dtype=dtype)
     for weight in (None, normal(hidden, dtype=dtype)):
-        y = kernel.rms_norm(x, weight, 1e-5)
+        y = kernel.@{function}(x, weight, 1e-5)
         assert y.dtype == dtype
-        assert_rounded(y, reference.rms_norm(x, weight, 1e-5))
+        assert_rounded(y, reference.@{function}(x, weight, 1e-5))
 
 
 @pytest.mark.parametrize("shape", [(4096,), (2, 3, 5, 128), (1, 77, 64), (0, 128), (3, 0)])
 def test_any_leading_shape(shape):
     x = normal(*shape)
-    assert_rounded(kernel.rms_norm(x), reference.rms_norm(x))
+    assert_rounded(kernel.@{function}(x), reference.@{function}(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -57,7 +57,7 @@ def test_strided_and_misaligned_input(dtype):
     weight = normal(131, dtype=dtype)
     for x in (wide[:, ::2], wide.T, wide[:, 1:], wide.flatten()[1:129]):
         w = weight[1 : x.shape[-1] + 1]
-        assert_rounded(kernel.rms_norm(x, w), reference.rms_norm(x, w))
+        assert_rounded(kernel.@{function}(x, w), reference.@{function}(x, w))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,8 +68,8 @@ def test_writes_out_and_nothing_beside_it(dtype, hidden, offset):
     around = torch.full((9 * hidden + 200,), 7.0, device=DEVICE, dtype=dtype)
     end = 64 + offset + x.numel()
     out = around[64 + offset : end].view(x.shape)
-    assert kernel.rms_norm(x, out=out) is out
-    assert_rounded(out, reference.rms_norm(x))
+    assert kernel.@{function}(x, out=out) is out
+    assert_rounded(out, reference.@{function}(x))
     assert (around[: 64 + offset] == 7).all()
     assert (around[end:] == 7).all()
 
@@ -77,16 +77,16 @@ def test_writes_out_and_nothing_beside_it(dtype, hidden, offset):
 @pytest.mark.parametrize("hidden", [127, 4096])
 def test_in_place(hidden):
     x = normal(4, hidden)
-    expected = reference.rms_norm(x)
-    assert_rounded(kernel.rms_norm(x, out=x), expected)
+    expected = reference.@{function}(x)
+    assert_rounded(kernel.@{function}(x, out=x), expected)
 
 
 def test_special_values():
     x = normal(3, 256)
     x[1] = 0
     x[2, 17] = float("nan")
-    y = kernel.rms_norm(x)
-    assert_rounded(y[0], reference.rms_norm(x[0]))
+    y = kernel.@{function}(x)
+    assert_rounded(y[0], reference.@{function}(x[0]))
     assert (y[1] == 0).all()
     assert y[2].isnan().all()
 
@@ -98,8 +98,8 @@ def test_gradients(weighted):
     exact = x.detach().double().requires_grad_()
     exact_weight = weight.detach().double().requires_grad_() if weighted else None
     grad = normal(7, 77)
-    kernel.rms_norm(x, weight).backward(grad)
-    reference.rms_norm(exact, exact_weight).backward(grad.double())
+    kernel.@{function}(x, weight).backward(grad)
+    reference.@{function}(exact, exact_weight).backward(grad.double())
     torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-5)
     if weighted:
         torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=1e-5)
@@ -108,57 +108,57 @@ def test_gradients(weighted):
 def test_declares_what_it_does():
     x, weight = normal(3, 40), normal(40)
     torch.library.opcheck(
-        ops.rms_norm.default, (x.clone().requires_grad_(), weight.clone().requires_grad_(), 1e-6)
+        ops.@{function}.default, (x.clone().requires_grad_(), weight.clone().requires_grad_(), 1e-6)
     )
-    torch.library.opcheck(ops.rms_norm_out.default, (torch.empty_like(x), x, weight, 1e-6))
+    torch.library.opcheck(ops.@{function}_out.default, (torch.empty_like(x), x, weight, 1e-6))
 
 
 def test_compiles_without_a_graph_break():
     x, weight = normal(16, 256), normal(256)
-    compiled = torch.compile(lambda t: kernel.rms_norm(t, weight) + 1, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), kernel.rms_norm(x, weight) + 1)
+    compiled = torch.compile(lambda t: kernel.@{function}(t, weight) + 1, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), kernel.@{function}(x, weight) + 1)
 
 
 def test_compiles_once_for_every_length():
     weight = normal(256)
     compiled = torch.compile(
-        lambda t: kernel.rms_norm(t, weight), fullgraph=True, dynamic=True, backend="aot_eager"
+        lambda t: kernel.@{function}(t, weight), fullgraph=True, dynamic=True, backend="aot_eager"
     )
     compiled(normal(16, 256))
     with torch.compiler.set_stance("fail_on_recompile"):
         for rows in (2, 17, 300):
             x = normal(rows, 256)
-            assert_rounded(compiled(x), reference.rms_norm(x, weight))
+            assert_rounded(compiled(x), reference.@{function}(x, weight))
 
 
 def test_compiles_with_out():
     def into(t, out):
-        kernel.rms_norm(t, out=out)
+        kernel.@{function}(t, out=out)
         return out + 1
 
     x, out = normal(16, 256), torch.zeros(16, 256, device=DEVICE)
     result = torch.compile(into, fullgraph=True, backend="aot_eager")(x, out)
-    assert_rounded(out, reference.rms_norm(x))
+    assert_rounded(out, reference.@{function}(x))
     assert torch.equal(result, out + 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layer(dtype):
-    layer = kernel.layers.RMSNorm()
+    layer = kernel.layers.@{layer}()
     layer.weight = torch.nn.Parameter(normal(256, dtype=dtype))
     layer.variance_epsilon = 1e-5
     x = normal(3, 256, dtype=dtype)
-    assert torch.equal(layer(x), kernel.rms_norm(x, layer.weight, 1e-5))
+    assert torch.equal(layer(x), kernel.@{function}(x, layer.weight, 1e-5))
     layer.weight = torch.nn.Parameter(normal(256))
     mixed = layer(x)
     assert mixed.dtype == torch.float32, "as PyTorch promotes the product"
     torch.testing.assert_close(
-        mixed.double(), reference.rms_norm(x, layer.weight, 1e-5), rtol=TOLERANCE[dtype], atol=1e-6
+        mixed.double(), reference.@{function}(x, layer.weight, 1e-5), rtol=TOLERANCE[dtype], atol=1e-6
     )
 
 
 def test_kernelize_takes_the_layer():
-    @use_kernel_forward_from_hub("RMSNorm")
+    @use_kernel_forward_from_hub("@{layer}")
     class Norm(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -169,23 +169,23 @@ def test_kernelize_takes_the_layer():
             raise AssertionError("was not replaced")
 
     model = torch.nn.Sequential(Norm())
-    repository = LocalLayerRepository(Path(kernel.__file__).parent, layer_name="RMSNorm")
-    with use_kernel_mapping({"RMSNorm": {DEVICE: repository}}, inherit_mapping=False):
+    repository = LocalLayerRepository(Path(kernel.__file__).parent, layer_name="@{layer}")
+    with use_kernel_mapping({"@{layer}": {DEVICE: repository}}, inherit_mapping=False):
         kernelize(model, mode=Mode.INFERENCE, device=DEVICE, use_fallback=False)
     x = normal(3, 256)
-    assert_rounded(model(x), reference.rms_norm(x, model[0].weight, 1e-5))
+    assert_rounded(model(x), reference.@{function}(x, model[0].weight, 1e-5))
 
 
 def test_refuses_what_it_cannot_do():
     x = normal(4, 8)
-    with pytest.raises(RuntimeError, match="rms_norm: input must be float32, float16 or bfloat16"):
-        kernel.rms_norm(x.int())
+    with pytest.raises(RuntimeError, match="@{function}: input must be float32, float16 or bfloat16"):
+        kernel.@{function}(x.int())
     with pytest.raises(RuntimeError, match="weight must have shape"):
-        kernel.rms_norm(x, normal(7))
+        kernel.@{function}(x, normal(7))
     with pytest.raises(RuntimeError, match="weight must have the dtype of input"):
-        kernel.rms_norm(x, normal(8).half())
+        kernel.@{function}(x, normal(8).half())
     with pytest.raises(RuntimeError, match="out must have the shape of input"):
-        kernel.rms_norm(x, out=normal(4, 9))
+        kernel.@{function}(x, out=normal(4, 9))
 @% if cuda %@
 
 
@@ -196,9 +196,9 @@ def test_runs_on_the_current_stream():
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(10_000_000)
         x.add_(1)
-        y = kernel.rms_norm(x)
+        y = kernel.@{function}(x)
     torch.cuda.synchronize()
-    assert_rounded(y, reference.rms_norm(torch.ones_like(x)))
+    assert_rounded(y, reference.@{function}(torch.ones_like(x)))
 
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
@@ -207,7 +207,7 @@ def test_more_than_two_to_the_31_elements():
     if torch.cuda.mem_get_info()[0] < 5 * rows * 4096:
         pytest.skip("needs 11 GB of GPU memory")
     x = torch.empty(rows, 4096, device=DEVICE, dtype=torch.bfloat16).normal_()
-    y = kernel.rms_norm(x)
+    y = kernel.@{function}(x)
     for part in (slice(0, 3), slice(rows - 3, rows)):
-        assert_rounded(y[part], reference.rms_norm(x[part]))
+        assert_rounded(y[part], reference.@{function}(x[part]))
 @% endif %@

@@ -1,5 +1,5 @@
 @% if cpu %@
-#include "silu.h"
+#include "@{function}.h"
 
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
@@ -20,7 +20,7 @@ const char* run(void* out, const void* in, int64_t n) {
 
 }  // namespace
 
-const char* silu(void* out, const void* in, int64_t n, Scalar scalar, void*) {
+const char* @{function}(void* out, const void* in, int64_t n, Scalar scalar, void*) {
   switch (scalar) {
     case Scalar::kFloat32:
       return run<float>(out, in, n);
