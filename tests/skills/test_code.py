@@ -91,6 +91,55 @@ def assert_no_spills(log: str, least: int) -> None:
     assert set(spills) == {("0", "0")}, log
 
 
+DIVIDES = """
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#define __device__
+using std::fmaf;
+// DIVISOR
+uint32_t state = 1;
+uint32_t random_bits() { return state = state * 1664525u + 1013904223u; }
+float as_float(uint32_t bits) { float value; std::memcpy(&value, &bits, 4); return value; }
+uint32_t as_bits(float value) { uint32_t bits; std::memcpy(&bits, &value, 4); return bits; }
+int main() {
+  long divisions = 0, wrong = 0, products = 0;
+  for (uint32_t exponent = 0; exponent < 247; ++exponent)
+    for (int turn = 0; turn < 20; ++turn) {
+      const float scale = as_float(exponent << 23 | random_bits() >> 9 | 1);
+      const Divisor divisor(scale);
+      for (int i = 0; i < 510; ++i) {  // around each tie, within two steps of float
+        const float x = as_float(as_bits((i / 2 - 127 + 0.5f) * scale) + random_bits() % 5 - 2);
+        ++divisions;
+        wrong += divisor.divide(x) != x / scale;
+        products += std::nearbyint(x * (1.0f / scale)) != std::nearbyint(x / scale);
+      }
+    }
+  std::printf("%d %d %d", divisions > 1000000, wrong == 0, products > 0);
+}
+"""
+
+
+def test_the_divisor_divides(tmp_path: Path) -> None:
+    """On the CPU, whose float32 is the GPU's: around ties and for scales down to the smallest."""
+    (block,) = (block for block in blocks("cuda") if block.text.startswith("// file: narrow.cu\n"))
+    struct = re.search(r"^struct Divisor \{.*?^\};$", block.text, re.DOTALL | re.MULTILINE)
+    assert struct is not None
+    (tmp_path / "divides.cpp").write_text(DIVIDES.replace("// DIVISOR", struct[0]))
+    argv = [
+        "g++",
+        "-std=c++17",
+        "-O2",
+        "-ffp-contract=off",
+        "-o",
+        tmp_path / "divides",
+        tmp_path / "divides.cpp",
+    ]
+    run(*argv, env=dict(os.environ), cwd=tmp_path)
+    assert run(tmp_path / "divides", env={}, cwd=tmp_path) == "1 1 1"
+
+
 def test_wide_accesses_are_what_the_page_says(cuda: Path) -> None:
     for arch, access in (("90", "v4.u32"), ("100", "v8.u32")):
         ptx = nvcc("-ptx", f"-arch=sm_{arch}", cuda / "b200_wide.cu", "-o", "-").stdout
