@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -221,25 +222,63 @@ def test_bindings_build_and_run(tmp_path: Path, models: Client, kind: str) -> No
         org="my-org", name="my-silu", backends=(Backend.CPU,), op=Op.ELEMENTWISE, stable_abi=stable
     )
     write(render(scaffold), root)
-    (root / "torch-ext" / "torch_binding.cpp").write_text(BINDINGS[kind])
+    # The place of the device code, which the page leaves out.
+    binding, fills = re.subn(r"// guard, stream, and .*", FILL[kind], BINDINGS[kind])
+    assert fills == 1
+    (root / "torch-ext" / "torch_binding.cpp").write_text(binding)
     package = root / "torch-ext" / "my_silu"
-    for name in ("functional", "layers", "reference"):
+    for name in ("layers", "reference"):
         (package / f"{name}.py").unlink()
-    (package / "__init__.py").write_text("from ._ops import ops\n")
+    (functional,) = (block for block in blocks("python") if block.text.startswith("# file: functional.py\n"))
+    (package / "functional.py").write_text(functional.body)
+    (package / "__init__.py").write_text("from . import _ops\nfrom .functional import split_rows\n")
+    assert kbuild("check", root, "--strict").stdout == ""
     variant = "torch-stable-abi210-cpu-x86_64-linux" if stable else VARIANTS[0]
     built = kbuild("build", root, "--variant", variant)
     assert built.code == 0, built.stderr
-    code = (
-        "import torch; from kernels import get_local_kernel; from pathlib import Path\n"
-        "half, scale = get_local_kernel(Path('.')).ops.split_rows(torch.zeros(3, 8, dtype=torch.float16))\n"
-        "assert (half.shape, half.dtype) == ((3, 4), torch.float16)\n"
-        "assert (scale.shape, scale.dtype) == ((3, 1), torch.float32)\n"
-    )
-    run(models.python, "-c", code, env=environment(root), cwd=root)
+    run(models.python, "-c", TWO_RESULTS, env=environment(root), cwd=root)
+
+
+FILL = {
+    "ordinary": "half.zero_(); scale.zero_();",
+    "stable": "torch::stable::zero_(half); torch::stable::zero_(scale);",
+}
+TWO_RESULTS = """
+import torch
+from kernels import get_local_kernel
+from pathlib import Path
+
+kernel = get_local_kernel(Path("."))
+ops, split_rows = kernel._ops.ops, kernel.split_rows
+x = torch.ones(3, 8, dtype=torch.float16)
+for half, scale in (split_rows(x), torch.compile(split_rows, fullgraph=True, backend="aot_eager")(x)):
+    assert (half.shape, half.dtype) == ((3, 4), torch.float16)
+    assert (scale.shape, scale.dtype) == ((3, 1), torch.float32)
+    assert not half.any() and not scale.any()
+out = torch.ones(3, 4, dtype=torch.float16), torch.ones(3, 1)
+compiled = torch.compile(lambda t, half, scale: split_rows(t, out=(half, scale)), fullgraph=True, backend="aot_eager")
+for function in (lambda t, half, scale: split_rows(t, out=(half, scale)), compiled):
+    out[0].fill_(1), out[1].fill_(1)
+    function(x, *out)
+    assert not out[0].any() and not out[1].any()
+torch.library.opcheck(ops.split_rows.default, (x,))
+torch.library.opcheck(ops.split_rows_out.default, (*out, x))
+for wrong in ((out[1], out[1]), (out[0], out[0]), (out[0].float(), out[1]), (out[0], out[1].half())):
+    try:
+        split_rows(x, out=wrong)
+    except RuntimeError as error:
+        assert "split_rows: " in str(error)
+    else:
+        raise AssertionError(wrong)
+"""
 
 
 def own_python(page: Path) -> list[Block]:
-    return [block for block in blocks("python") if block.page == page and block.source is None]
+    return [
+        block
+        for block in blocks("python")
+        if block.page == page and block.source is None and not block.text.startswith("# file: ")
+    ]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if own_python(page)], ids=lambda page: page.stem)
@@ -267,6 +306,97 @@ def test_every_script_is_run() -> None:
 def test_scripts_run(project: Path, models: Client, name: str) -> None:
     script = SKILL / "scripts" / name
     assert run(models.python, script, *ARGUMENTS[name], env=environment(project), cwd=project)
+
+
+QUANTIZE = """
+
+def quantize(x):
+    import torch
+
+    scale = x.float().abs().amax(-1, keepdim=True) / 127
+    return torch.round(x.float() / scale).to(torch.int8), scale
+"""
+
+
+@pytest.fixture(scope="module")
+def two_results(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built project, whose CPU variant has a function with two results besides, one of them int8."""
+    root = Path(shutil.copytree(project, tmp_path_factory.mktemp("two") / "my-norm"))
+    package = root / "build" / VARIANTS[0] / "__init__.py"
+    package.chmod(0o644)
+    package.write_text(package.read_text() + QUANTIZE)
+    return root
+
+
+def test_the_micro_benchmark_takes_two_results(two_results: Path, models: Client) -> None:
+    def measured(eager: str) -> subprocess.CompletedProcess[str]:
+        script = SKILL / "scripts" / "micro_benchmark.py"
+        argv = [
+            models.python,
+            script,
+            "--path",
+            ".",
+            "--function",
+            "quantize",
+            "--shape",
+            "8",
+            "256",
+            "--eager",
+            eager,
+        ]
+        env = environment(two_results)
+        return subprocess.run(argv, env=env, cwd=two_results, capture_output=True, text=True, check=False)
+
+    scale = "x.abs().amax(-1, keepdim=True) / 127"
+    right = measured(f"(torch.round(x / ({scale})), {scale})")
+    assert right.returncode == 0, right.stdout + right.stderr
+    assert re.search(r"float64: \S+, \S+\n", right.stdout)
+    assert "not worth timing" in measured(f"(x / ({scale}) + 1, {scale})").stderr
+    assert "not worth timing" in measured(f"(torch.round(x / ({scale})), 2 * {scale})").stderr
+    assert "other shapes" in measured(f"torch.round(x / ({scale}))").stderr
+
+
+@pytest.mark.parametrize(("exact", "code"), [("rounded", 0), ("unrounded", 1)])
+def test_a_benchmark_of_two_results(
+    two_results: Path, tmp_path: Path, models: Client, exact: str, code: int
+) -> None:
+    """As benchmarking.md says: tuples in one order, and integers against rounded ones."""
+    root = Path(shutil.copytree(two_results, tmp_path / "my-norm"))
+    (root / "benchmarks" / "quantize.py").write_text(BENCHMARK.replace("EXACT", exact))
+    path = os.pathsep.join([str(models.python.parent), os.environ["PATH"]])
+    checked = kbuild("bench", root, "--check", "-k", "quantize", "--json", env={"PATH": path})
+    assert checked.code == code, checked.stdout + checked.stderr
+    errors = {column["name"]: column["error"] for column in checked.json()["results"][0]["columns"]}
+    assert (errors["ours"] > 5e-3) == (exact == "unrounded")
+    assert set(errors) == {"eager", "ours"}
+
+
+BENCHMARK = """
+import torch
+from kbuild.harness import Operation, nbytes, normal
+
+
+def unrounded(x):
+    scale = x.double().abs().amax(-1, keepdim=True) / 127
+    return x.double() / scale, scale
+
+
+def rounded(x):
+    q, scale = unrounded(x)
+    return torch.round(q), scale
+
+
+def operations(kernel, reference):
+    yield Operation(
+        name="quantize",
+        shapes=[(64, 1024)],
+        inputs=lambda shape, dtype: (normal(*shape, dtype=dtype),),
+        moved=lambda x: nbytes(x) + x.numel() + 4 * x.shape[0],
+        exact=EXACT,
+        ours=kernel.quantize,
+        eager=kernel.quantize,
+    )
+"""
 
 
 def test_all_in_one_go(project: Path, models: Client) -> None:

@@ -4,7 +4,8 @@
 python micro_benchmark.py --path PROJECT --function rms_norm --shape 2048 4096 \
     --eager "torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6)"
 
-Compares the results in float64 first. The copy moves the bytes of x and of the result.
+Several results are a tuple of both, in one order. Compares each in float64 first; of integers the expression must give
+the rounded ones. The copy moves the bytes of x and of the results.
 On a GPU: time between events, L2 flushed before each call, median of 100.
 """
 
@@ -43,6 +44,10 @@ def times(run, calls=100):
     return [start.elapsed_time(end) * 1e3 for start, end in events]
 
 
+def tensors(result):
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -59,13 +64,14 @@ def main():
     function = getattr(kernel, options.function)
     x = torch.randn(options.shape, device=device).to(getattr(torch, options.dtype))
     eager = compile(options.eager, "--eager", "eval")
-    exact = eval(eager, {"torch": torch, "x": x.double()})  # noqa: S307
-    y = function(x)
-    error = (y.double() - exact).norm() / exact.norm()
-    print(f"relative error against float64: {error:.1e}")
-    assert error < 1e-2, "wrong results are not worth timing"
+    exact = tensors(eval(eager, {"torch": torch, "x": x.double()}))  # noqa: S307
+    results = tensors(function(x))
+    assert [y.shape for y in results] == [e.shape for e in exact], "other shapes than those of --eager"
+    errors = [(y.double() - e.double()).norm() / e.double().norm() for y, e in zip(results, exact, strict=True)]
+    print(f"relative error against float64: {', '.join(f'{error:.1e}' for error in errors)}")
+    assert all(error < 1e-2 for error in errors), "wrong results are not worth timing"
     # A copy that reads and writes together as many bytes as the call must, in whole pages.
-    pages = (x.nbytes + y.nbytes) // 2 // 4096 + 1
+    pages = (x.nbytes + sum(y.nbytes for y in results)) // 2 // 4096 + 1
     source = torch.randint(0, 255, (pages * 4096,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU (says nothing about a GPU)"
