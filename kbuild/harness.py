@@ -14,7 +14,8 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ import torch
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 
 _GRAPH_CALLS = 20
-_REPLAYS = 15
+_REPLAYS = 5
+_GPU_TURNS = 3
 _WALL_CALLS = 10
 _WALL_TURNS = 10
 # The buffers that one graph walks through are together this much larger than the L2, so each call finds it cold.
@@ -148,20 +150,16 @@ def _gpu_times(run: Callable[..., Any], rotation: _Rotation) -> list[float]:
     return times
 
 
-def _wall_times(
-    runs: Sequence[Callable[..., Any]], arguments: Sequence[tuple[Any, ...]]
-) -> list[list[float]]:
-    """Microseconds of single calls of each, a synchronize on both sides; in turns, since the host's speed drifts."""
-    times: list[list[float]] = [[] for _ in runs]
-    for turn in range(_WALL_TURNS + 1):
-        for run, given, measured in zip(runs, arguments, times, strict=True):
-            for call in range(_WALL_CALLS + 2):
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                run(*given)
-                torch.cuda.synchronize()
-                if turn > 0 and call >= 2:
-                    measured.append((time.perf_counter() - start) * 1e6)
+def _wall_times(run: Callable[..., Any], arguments: tuple[Any, ...]) -> list[float]:
+    """Microseconds of single calls, a synchronize on both sides."""
+    times = []
+    for call in range(_WALL_CALLS + 2):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(*arguments)
+        torch.cuda.synchronize()
+        if call >= 2:
+            times.append((time.perf_counter() - start) * 1e6)
     return times
 
 
@@ -181,24 +179,20 @@ class _Column:
 
     name: str
     run: Callable[..., Any] | None = None
-    arguments: tuple[Any, ...] = ()
+    rotation: _Rotation = field(default_factory=lambda: _Rotation([]))
     gpu: list[float] = field(default_factory=list)
-    gpu_again: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
     error: float | None = None
     skipped: str | None = None
 
     def document(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
+        return {
             "name": self.name,
             "gpu_us": _spread(self.gpu) if self.gpu else None,
             "wall_us": _spread(self.wall) if self.wall else None,
             "error": self.error,
             "skipped": self.skipped,
         }
-        if self.gpu_again:  # what differs between the two is noise
-            document["gpu_again_us"] = _spread(self.gpu_again)
-        return document
 
 
 def _copy_rotation(moved: int) -> _Rotation:
@@ -230,35 +224,45 @@ def _alternatives(operation: Operation) -> Iterable[tuple[str, Callable[[], Call
     yield "ours", lambda: operation.ours
 
 
+@contextmanager
+def _skipping(column: _Column) -> Iterator[None]:
+    """An alternative that is not installed, or cannot do this shape, is skipped with the reason."""
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:
+        if column.name in ("copy", "ours"):
+            raise
+        column.run = None
+        column.gpu = []
+        column.skipped = next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def _measure(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
     torch.compiler.reset()  # otherwise the eighth shape meets the recompile limit
     rotation = _Rotation.of(lambda: operation.inputs(shape, operation.dtype), operation.moved)
     arguments = rotation.calls[0]
     moved = operation.moved(*arguments)
     exact = operation.exact(*arguments)
-    copies = _copy_rotation(moved)
-    copy = _Column(
-        name="copy", run=_copy, arguments=copies.calls[0], gpu=_gpu_times(_copy, copies), error=0.0
-    )
-    columns = [copy]
+    columns = [_Column(name="copy", run=_copy, rotation=_copy_rotation(moved), error=0.0)]
     for name, make in _alternatives(operation):
-        column = _Column(name=name, arguments=arguments)
+        column = _Column(name=name, rotation=rotation)
         columns.append(column)
-        try:
+        with _skipping(column):
             run = make()
             _poison()
             column.error = _relative_error(run(*arguments), exact)
-            column.gpu = _gpu_times(run, rotation)
             column.run = run
-        except (ImportError, RuntimeError) as error:  # a peer that is not there, or cannot do this shape
-            if name == "ours":
-                raise
-            column.skipped = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    copy.gpu_again = _gpu_times(_copy, copies)
-    measured = [(column, column.run) for column in columns if column.run is not None]
-    walls = _wall_times([run for _, run in measured], [column.arguments for column, _ in measured])
-    for (column, _), wall in zip(measured, walls, strict=True):
-        column.wall = wall
+    # In turns, since the speed of the GPU and of the host drifts.
+    for _ in range(_GPU_TURNS):
+        for column in columns:
+            if column.run is not None:
+                with _skipping(column):
+                    column.gpu += _gpu_times(column.run, column.rotation)
+    for turn in range(_WALL_TURNS + 1):
+        for column in columns:
+            if column.run is not None:
+                times = _wall_times(column.run, column.rotation.calls[0])
+                column.wall += times if turn > 0 else []
     return {
         "operation": operation.name,
         "shape": list(shape),
