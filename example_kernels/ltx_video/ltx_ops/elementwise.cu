@@ -17,12 +17,12 @@ template <typename Op>
 __global__ void __launch_bounds__(kThreads, Op::kBlocks) map_rows(const Op op) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= op.rows) return;
-  const RowIndex index(row, op.inner_rows, op.rows);
-  const typename Op::Place place(op, row);
   const uint32_t part = blockIdx.z * gridDim.y + blockIdx.y;
   const uint32_t column = (part * blockDim.x + threadIdx.x) * Op::kWidth;
-  rows::wait_for_previous_grid();
   if (column >= op.hidden) return;
+  const RowIndex index = Op::kOneGroup ? RowIndex(row) : RowIndex(row, op.inner_rows, op.rows);
+  const typename Op::Place place(op, row, column);
+  rows::wait_for_previous_grid();
   typename Op::Registers registers;
   op.load(registers, index, place, column);
   op.finish(registers, index, column);
@@ -47,14 +47,15 @@ Rows<T> as(const RowsOf& of) {
 }
 
 // What every op has. kWidth: the channels of a slice; kBlocks: at least, a multiprocessor (4 leave 32 registers a
-// thread, 3 leave 40, 2 leave 64).
-template <int kWidth_, int kBlocks_ = 3>
+// thread, 3 leave 40, 2 leave 64); kOneGroup: `rows` are those of one group.
+template <int kWidth_, int kBlocks_ = 3, bool kOneGroup_ = false>
 struct Extent {
   static constexpr int kWidth = kWidth_;
   static constexpr int kBlocks = kBlocks_;
-  // What an op derives from the row alone, once.
+  static constexpr bool kOneGroup = kOneGroup_;
+  // What an op derives from the row and the column alone, once.
   struct Place {
-    __device__ Place(const Extent&, int64_t) {}
+    __device__ Place(const Extent&, int64_t, uint32_t) {}
   };
   int64_t rows;
   int64_t inner_rows;
@@ -204,12 +205,30 @@ struct RotaryOp : Extent<kPairWidth<T, kWide>, 2> {
   }
 };
 
+// n / divisor for n < 2^31, in a multiplication instead of some twenty instructions (Granlund and Montgomery: the
+// multiplier is 2^(32 + shift) / divisor rounded up, and has 32 bits).
+struct Divider {
+  uint32_t divisor;
+  uint32_t multiplier = 0;
+  uint32_t shift = 0;
+
+  explicit Divider(uint32_t by) : divisor(by) {
+    if (by == 1) return;
+    uint32_t bits = 1;
+    while (bits < 31 && (1u << bits) < by) ++bits;
+    shift = bits - 1;
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + bits)) + by - 1) / by);
+  }
+  __device__ uint32_t operator()(uint32_t n) const {
+    return divisor == 1 ? n : __umulhi(n, multiplier) >> shift;
+  }
+};
+
 // Batch entries share their places, so a thread turns its slice of each by the angles that it looked up once.
-// The look-ups keep the schedulers busy (issuing in 70 % of the cycles of an H200), so what helps is fewer instructions
-// (offsets of 32 bits) and more threads (32 registers). Two neighbouring tokens a thread, which share most angles, were no
-// faster than that.
+// The look-ups keep the schedulers and the L1 busy, so what helps is fewer instructions (offsets of 32 bits, divisions by
+// multiplication, all that the place decides before the wait) and more threads (32 registers).
 template <typename T, bool kWide>
-struct Rotary3dOp : Extent<kPairWidth<T, kWide>, 4> {
+struct Rotary3dOp : Extent<kPairWidth<T, kWide>, 4, true> {
   static constexpr int W = kPairWidth<T, kWide>;
   struct Registers {
     Run<T, W, kWide> x;
@@ -218,44 +237,47 @@ struct Rotary3dOp : Extent<kPairWidth<T, kWide>, 4> {
   Rows<const T> x;
   Rows<T> out;
   const float2* table;
-  uint32_t frames, height, width;
+  uint32_t frames;
+  Divider height, width;
   int untouched_pairs;
   int angles;
   int sharing;
 
   explicit Rotary3dOp(const Rotary3d& op)
-      : Extent<W, 4>(op), x(as<const T>(op.x)), out(as<T>(op.out)), table(reinterpret_cast<const float2*>(op.table)),
-        frames(op.frames), height(op.height), width(op.width), untouched_pairs(op.hidden % 6 / 2),
-        angles(op.hidden / 6), sharing(static_cast<int>(op.rows / op.inner_rows)) {
+      : Extent<W, 4, true>(op), x(as<const T>(op.x)), out(as<T>(op.out)),
+        table(reinterpret_cast<const float2*>(op.table)), frames(op.frames), height(op.height), width(op.width),
+        untouched_pairs(op.hidden % 6 / 2), angles(op.hidden / 6), sharing(static_cast<int>(op.rows / op.inner_rows)) {
     this->rows = op.inner_rows;
   }
   bool fits() const { return this->hidden % W == 0 && fits_wide(x) && fits_wide(out); }
 
-  // Where the table has the angles of a token's frame, row and column.
+  // Where the table has the angles of a token's frame, row and column, and which of them the first pair takes.
   struct Place {
-    uint32_t axis[3];
+    uint32_t angles[3];
+    int pair;
+    int entry;
+    int axis;
 
-    __device__ Place(const Rotary3dOp& op, int64_t row) {
-      const uint32_t tokens = op.frames * op.height * op.width;
-      const uint32_t token = op.rows == tokens ? static_cast<uint32_t>(row)
-                                               : static_cast<uint32_t>(row % static_cast<int64_t>(tokens));
-      const uint32_t plane = token / op.width;
-      const uint32_t frame = plane / op.height;
-      axis[0] = frame * op.angles;
-      axis[1] = (op.frames + plane - frame * op.height) * op.angles;
-      axis[2] = (op.frames + op.height + token - plane * op.width) * op.angles;
+    __device__ Place(const Rotary3dOp& op, int64_t row, uint32_t column) {
+      const uint32_t token = static_cast<uint32_t>(row);
+      const uint32_t plane = op.width(token);
+      const uint32_t frame = op.height(plane);
+      angles[0] = frame * op.angles;
+      angles[1] = (op.frames + plane - frame * op.height.divisor) * op.angles;
+      angles[2] = (op.frames + op.height.divisor + token - plane * op.width.divisor) * op.angles;
+      pair = static_cast<int>(column / 2) - op.untouched_pairs;
+      entry = (pair + 3) / 3 - 1;  // pair / 3 rounded down, for pair >= -3
+      axis = pair - 3 * entry;
     }
   };
   __device__ void load(Registers& r, const RowIndex& index, const Place& place, int column) const {
     r.x.load(index.of(x) + column);
-    int q = column / 2 - untouched_pairs;
-    int entry = (q + 3) / 3 - 1;  // q / 3 rounded down, for q >= -3
-    int axis = q - 3 * entry;
+    int entry = place.entry;
+    int axis = place.axis;
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) {
-      const uint32_t first = axis == 0 ? place.axis[0] : axis == 1 ? place.axis[1] : place.axis[2];
-      r.turn[i] = q < 0 ? make_float2(1.0f, 0.0f) : table[first + entry];
-      ++q;
+      const uint32_t first = axis == 0 ? place.angles[0] : axis == 1 ? place.angles[1] : place.angles[2];
+      r.turn[i] = place.pair + i < 0 ? make_float2(1.0f, 0.0f) : table[first + entry];
       if (++axis == 3) {
         axis = 0;
         ++entry;

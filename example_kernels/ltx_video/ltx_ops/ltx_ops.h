@@ -56,7 +56,7 @@ cudaError_t rotary(const Rotary& op, cudaStream_t stream);
 struct Rotary3d {
   Scalar type;
   int64_t rows = 0;
-  int64_t inner_rows = 0;  // frames * height * width, or a multiple
+  int64_t inner_rows = 0;  // frames * height * width, fewer than 2^31
   int hidden = 0;  // even
   int frames = 0, height = 0, width = 0;
   const float* table = nullptr;

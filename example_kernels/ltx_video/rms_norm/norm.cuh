@@ -30,32 +30,25 @@ struct NormArgs {
   float eps;
 };
 
-// How a row is spread over threads. Registers a thread may use: 65536 over the threads of a multiprocessor.
-template <int kSlices_, int kThreads_, int kBlocks_, bool kEarly_>
+// How rows are spread over threads. Registers a thread may use: 65536 over the threads of a multiprocessor.
+template <int kSlices_, int kThreads_, int kBlocks_, bool kEarly_, int kRows_ = 1>
 struct Spread {
-  static constexpr int kSlices = kSlices_;    // a thread's share of the row
+  static constexpr int kSlices = kSlices_;    // a thread's share of a row
   static constexpr int kThreads = kThreads_;  // at most, a block
   static constexpr int kBlocks = kBlocks_;    // at least, a multiprocessor
   static constexpr bool kEarly = kEarly_;     // weight, scale and shift are loaded before the sum, not after it
+  static constexpr int kRows = kRows_;        // neighbouring rows a thread, which share weight, scale, shift and gate
   static constexpr int kMostSlices = kSlices * kThreads;
 };
 
-// The slices of one thread at one column.
+// What rows have in common at one column.
 template <typename Traits, int kWidth>
-struct Operands {
+struct Common {
   using T = typename Traits::T;
-  Slice<T, kWidth> s;  // x, then s
-  Slice<T, kWidth> residual;
+  using Args = NormArgs<T, typename Traits::W>;
   Slice<T, kWidth> gate;
   Slice<T, kWidth> scale, shift;
   Slice<typename Traits::W, kWidth> weight;
-
-  using Args = NormArgs<T, typename Traits::W>;
-
-  __device__ void load_s(const Args& args, const RowIndex& index, int column) {
-    s.load(index.of(args.x) + column);
-    if constexpr (Traits::kResidual) residual.load(index.of(args.residual) + column);
-  }
 
   __device__ void load_gate(const Args& args, const RowIndex& index, int column) {
     if constexpr (Traits::kResidual && Traits::kModulated) {
@@ -77,15 +70,30 @@ struct Operands {
       weight.fill(1.0f);
     }
   }
+};
+
+// A row's own slices of one thread at one column.
+template <typename Traits, int kWidth>
+struct Operands {
+  using T = typename Traits::T;
+  using Args = NormArgs<T, typename Traits::W>;
+  Slice<T, kWidth> s;  // x, then s
+  Slice<T, kWidth> residual;
+
+  __device__ void load_s(const Args& args, const RowIndex& index, int column) {
+    s.load(index.of(args.x) + column);
+    if constexpr (Traits::kResidual) residual.load(index.of(args.residual) + column);
+  }
 
   // s = residual + x * gate, rounded to T as the model that adds first and normalises then has it, and written.
-  __device__ void add(const Args& args, const RowIndex& index, int column) {
+  __device__ void add(const Args& args, const RowIndex& index, int column, Common<Traits, kWidth>& common) {
     if constexpr (Traits::kResidual) {
       float value[kWidth];
       float other[kWidth];
       s.unpack(value);
       if constexpr (Traits::kModulated) {
-        gate.unpack(other);
+        common.gate.stay_packed();
+        common.gate.unpack(other);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) value[j] *= other[j];
       }
@@ -113,7 +121,8 @@ struct Operands {
     for (int j = 0; j < kWidth; ++j) total += (value[j] - mean) * (value[j] - mean);
   }
 
-  __device__ void finish(const Args& args, const RowIndex& index, int column, float mean, float factor) {
+  __device__ void finish(const Args& args, const RowIndex& index, int column, float mean, float factor,
+                         Common<Traits, kWidth>& common) {
     float value[kWidth];
     float other[kWidth];
     s.stay_packed();
@@ -121,15 +130,17 @@ struct Operands {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) value[j] = (value[j] - mean) * factor;
     if constexpr (Traits::kModulated) {
-      scale.unpack(other);
+      common.scale.stay_packed();
+      common.scale.unpack(other);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) value[j] *= 1.0f + other[j];
-      shift.unpack(other);
+      common.shift.stay_packed();
+      common.shift.unpack(other);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) value[j] += other[j];
     } else {
-      weight.stay_packed();
-      weight.unpack(other);
+      common.weight.stay_packed();
+      common.weight.unpack(other);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) value[j] *= other[j];
     }
@@ -140,16 +151,18 @@ struct Operands {
 };
 
 // The row in registers: each operand is read once, its loads before the first use. kPlain: whole warps share a row,
-// blockDim.x * kSlices slices are the row, and the blocks cover the rows exactly; without modulation the rows are also
-// evenly spaced (no groups).
+// blockDim.x * kSlices slices are the row, and the blocks cover the rows exactly, kRows at a time, which are of one group
+// and have the same modulation; without modulation the rows are also evenly spaced (no groups).
 template <typename Traits, typename Spread, bool kPlain>
 __global__ void __launch_bounds__(Spread::kThreads, Spread::kBlocks)
     norm_in_registers(const NormArgs<typename Traits::T, typename Traits::W> args) {
   constexpr int kWidth = kFullWidth<typename Traits::T>;
   constexpr int kSlices = Spread::kSlices;
-  __shared__ alignas(16) float scratch[2][kMaxBlock / kWarp];
+  constexpr int kRows = Spread::kRows;
+  static_assert(kPlain || kRows == 1, "where rows lie anyhow, neighbours have nothing in common");
+  __shared__ alignas(16) float scratch[2][kRows][kMaxBlock / kWarp];
 
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * kRows;
   // NB: threads past the last row touch no memory, but stay for the barriers of row_sum.
   const bool live = kPlain || row < args.rows;
   const RowIndex index =
@@ -162,56 +175,69 @@ __global__ void __launch_bounds__(Spread::kThreads, Spread::kBlocks)
   const auto in_row = [&](int i) { return kPlain || (live && column_of(i) < args.hidden); };
   wait_for_previous_grid();
 
-  Operands<Traits, kWidth> operands[kSlices];
+  Common<Traits, kWidth> common[kSlices];
+  Operands<Traits, kWidth> operands[kRows][kSlices];
 #pragma unroll
-  for (int i = 0; i < kSlices; ++i)
-    if (in_row(i)) operands[i].load_s(args, index, column_of(i));
-#pragma unroll
-  for (int i = 0; i < kSlices; ++i)
-    if (in_row(i)) operands[i].load_gate(args, index, column_of(i));
-#pragma unroll
-  for (int i = 0; i < kSlices; ++i)
-    if (Spread::kEarly && in_row(i)) operands[i].load_rest(args, index, column_of(i));
-
-#pragma unroll
-  for (int i = 0; i < kSlices; ++i)
-    if (in_row(i)) operands[i].add(args, index, column_of(i));
-  float mean = 0.0f;
-  float total = 0.0f;
-  if constexpr (Traits::kCentre == Centre::kNone) {
+  for (int r = 0; r < kRows; ++r)
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
-      if (in_row(i)) operands[i].accumulate_around(0.0f, total);
+      if (in_row(i)) operands[r][i].load_s(args, index.next(r), column_of(i));
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i)
+    if (in_row(i)) common[i].load_gate(args, index, column_of(i));
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i)
+    if (Spread::kEarly && in_row(i)) common[i].load_rest(args, index, column_of(i));
+
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i)
+      if (in_row(i)) operands[r][i].add(args, index.next(r), column_of(i), common[i]);
+  float mean[kRows] = {};
+  float total[kRows] = {};
+  if constexpr (Traits::kCentre == Centre::kNone) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i)
+        if (in_row(i)) operands[r][i].accumulate_around(0.0f, total[r]);
     row_sum(total, scratch[0]);
   } else if constexpr (kPlain) {
-    Moments moments = {0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i) operands[i].accumulate_mean(moments.mean);
-    moments.mean *= 1.0f / (kSlices * kWidth);
+    for (int r = 0; r < kRows; ++r) {
+      Moments moments = {0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i) operands[i].accumulate_around(moments.mean, moments.squares);
-    moments = row_moments(moments, kSlices * kWidth, scratch);
-    mean = moments.mean;
-    total = moments.squares;
+      for (int i = 0; i < kSlices; ++i) operands[r][i].accumulate_mean(moments.mean);
+      moments.mean *= 1.0f / (kSlices * kWidth);
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i) operands[r][i].accumulate_around(moments.mean, moments.squares);
+      moments = row_moments(moments, kSlices * kWidth, scratch[0][r], scratch[1][r]);
+      mean[r] = moments.mean;
+      total[r] = moments.squares;
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
-      if (in_row(i)) operands[i].accumulate_mean(total);
+      if (in_row(i)) operands[0][i].accumulate_mean(total[0]);
     row_sum(total, scratch[0]);
-    mean = total * args.inverse_hidden;
-    total = 0.0f;
+    mean[0] = total[0] * args.inverse_hidden;
+    total[0] = 0.0f;
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
-      if (in_row(i)) operands[i].accumulate_around(mean, total);
+      if (in_row(i)) operands[0][i].accumulate_around(mean[0], total[0]);
     row_sum(total, scratch[1]);
   }
-  const float factor = rsqrtf(total * args.inverse_hidden + args.eps);
 #pragma unroll
   for (int i = 0; i < kSlices; ++i)
-    if (!Spread::kEarly && in_row(i)) operands[i].load_rest(args, index, column_of(i));
+    if (!Spread::kEarly && in_row(i)) common[i].load_rest(args, index, column_of(i));
 #pragma unroll
-  for (int i = 0; i < kSlices; ++i)
-    if (in_row(i)) operands[i].finish(args, index, column_of(i), mean, factor);
+  for (int r = 0; r < kRows; ++r) {
+    const float factor = rsqrtf(total[r] * args.inverse_hidden + args.eps);
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i)
+      if (in_row(i)) operands[r][i].finish(args, index.next(r), column_of(i), mean[r], factor, common[i]);
+  }
 }
 
 // Rows too long for the registers, and rows that no wide access fits (kWidth 1): each pass reads the row again, mostly
@@ -229,12 +255,13 @@ __global__ void __launch_bounds__(kMaxBlock)
   const int first = threadIdx.x * kWidth;
   const int step = blockDim.x * kWidth;
 
+  Common<Traits, kWidth> common;
   Operands<Traits, kWidth> operands;
   float total = 0.0f;
   for (int column = first; column < hidden; column += step) {
     operands.load_s(args, index, column);
-    operands.load_gate(args, index, column);
-    operands.add(args, index, column);
+    common.load_gate(args, index, column);
+    operands.add(args, index, column, common);
     if constexpr (Traits::kCentre == Centre::kMean) {
       operands.accumulate_mean(total);
     } else {
@@ -255,8 +282,8 @@ __global__ void __launch_bounds__(kMaxBlock)
   const float factor = rsqrtf(total * args.inverse_hidden + args.eps);
   for (int column = first; column < hidden; column += step) {
     operands.s.load(s + column);
-    operands.load_rest(args, index, column);
-    operands.finish(args, index, column, mean, factor);
+    common.load_rest(args, index, column);
+    operands.finish(args, index, column, mean, factor, common);
   }
 }
 
@@ -271,19 +298,24 @@ cudaError_t norm(NormArgs<typename Traits::T, typename Traits::W> args, cudaStre
                     fits_wide(args.gate) && fits_wide(args.scale) && fits_wide(args.shift) && fits_wide(args.out) &&
                     fits_wide(args.sum) && fits_wide(args.weight);
   const int64_t slices = wide ? args.hidden / kWidth : args.hidden;
-  const auto run = [&](auto kernel, Block block) {
-    const dim3 grid(static_cast<unsigned>(ceil_div(args.rows, block.rows_per_block)));
+  const auto run = [&](auto kernel, Block block, int rows_per_thread = 1) {
+    const int64_t together = static_cast<int64_t>(block.rows_per_block) * rows_per_thread;
+    const dim3 grid(static_cast<unsigned>(ceil_div(args.rows, together)));
     return launch(kernel, args, grid, dim3(block.threads_per_row, block.rows_per_block), stream);
+  };
+  const auto is_plain = [&](auto spread, Block block) {
+    using Chosen = decltype(spread);
+    const int64_t together = static_cast<int64_t>(block.rows_per_block) * Chosen::kRows;
+    return block.threads_per_row >= kWarp &&
+           static_cast<int64_t>(block.threads_per_row) * Chosen::kSlices == slices && args.rows % together == 0 &&
+           (args.inner_rows >= args.rows || (Traits::kModulated && args.inner_rows % Chosen::kRows == 0)) &&
+           (Chosen::kRows == 1 || (args.scale.inner == 0 && args.shift.inner == 0 && args.gate.inner == 0));
   };
   const auto run_in_registers = [&](auto spread) {
     using Chosen = decltype(spread);
     const Block block = block_for(slices, Chosen::kSlices, Chosen::kThreads);
-    const bool plain = block.threads_per_row >= kWarp &&
-                       static_cast<int64_t>(block.threads_per_row) * Chosen::kSlices == slices &&
-                       args.rows % block.rows_per_block == 0 &&
-                       (Traits::kModulated || args.inner_rows >= args.rows);
-    return plain ? run(norm_in_registers<Traits, Chosen, true>, block)
-                 : run(norm_in_registers<Traits, Chosen, false>, block);
+    return is_plain(spread, block) ? run(norm_in_registers<Traits, Chosen, true>, block)
+                                   : run(norm_in_registers<Traits, Chosen, false>, block);
   };
   if (!wide) {
     const int per_thread = static_cast<int>(ceil_div(slices, kMaxBlock));
@@ -292,15 +324,28 @@ cudaError_t norm(NormArgs<typename Traits::T, typename Traits::W> args, cudaStre
   // Chosen on an H200 from 22 spreads at 16 shapes; the share of the copy's time is that of 8192 rows of 4096 bfloat16.
   // Occupancy decides: 1536 threads a multiprocessor with two slices each keep the memory busy, so a spread may use
   // 40 registers. The persistent form with a prefetched next row is slower (1.07).
+  using Many = Spread<4, 128, 8, true>;
+  const bool fits_many = slices >= kWarp * Many::kSlices && slices <= Many::kMostSlices;
   if constexpr (Traits::kModulated && Traits::kResidual) {
     using Heavy = Spread<2, 256, 4, true>;  // 1.01
     if (slices <= Heavy::kMostSlices) return run_in_registers(Heavy{});
-  } else if constexpr (Traits::kModulated || Traits::kResidual) {
-    // 1.00 with a residual, 1.01 modulated; two slices: 1.02 and 1.03, but sooner done where there are few rows.
-    using Many = Spread<4, 128, 8, true>;
+  } else if constexpr (Traits::kModulated) {
+    // Scale and shift are half of what a thread loads, so two rows share them: 0.98 at 8192 rows of 2048, and 1.03 with
+    // Many, which is the better one for LayerNorm (1.07 in pairs), whose sums take longer than its loads.
+    using Pairs = Spread<2, 256, 4, true, 2>;
+    using Few = Spread<2, 256, 4, true>;
+    constexpr int64_t kManyRows = 2048;
+    if (args.rows < kManyRows && slices <= Few::kMostSlices) return run_in_registers(Few{});
+    if constexpr (Traits::kCentre == Centre::kNone) {
+      const Block block = block_for(slices, Pairs::kSlices, Pairs::kThreads);
+      if (slices <= Pairs::kMostSlices && is_plain(Pairs{}, block))
+        return run(norm_in_registers<Traits, Pairs, true>, block, Pairs::kRows);
+    }
+    if (fits_many) return run_in_registers(Many{});
+  } else if constexpr (Traits::kResidual) {
+    // 1.00; two slices: 1.02, but sooner done where there are few rows.
     constexpr int64_t kManyRows = 512;
-    const bool many = Traits::kModulated || args.rows >= kManyRows;
-    if (many && slices >= kWarp * Many::kSlices && slices <= Many::kMostSlices) return run_in_registers(Many{});
+    if (args.rows >= kManyRows && fits_many) return run_in_registers(Many{});
   }
   if constexpr (!(Traits::kModulated && Traits::kResidual)) {
     using Short = Spread<2, 512, 3, !Traits::kModulated>;  // 1.00

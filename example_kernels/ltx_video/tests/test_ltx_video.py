@@ -64,6 +64,23 @@ def test_ada_norm(kernel, reference, dtype, hidden, layer_norm):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden", [256, 1000, 2048, 3072, 4096])
+@pytest.mark.parametrize(("batch", "tokens"), [(2, 1024), (2, 1025), (1, 2049), (1, 4096), (3, 700)])
+def test_ada_norm_of_many_rows(kernel, reference, dtype, hidden, batch, tokens):
+    """Neighbouring rows share a thread where they share the modulation: never across batch entries."""
+    x = normal(batch, tokens, hidden, dtype=dtype) + 3
+    apart = normal(batch, tokens + 1, hidden, dtype=dtype)[:, 1:]
+    for shift, scale, *_ in modulations(batch, tokens, hidden, dtype):
+        for rows in (x, apart):
+            for layer_norm in (False, True):
+                out, intact = guarded(rows.shape, dtype)
+                kernel.ada_norm(rows, scale, shift, layer_norm=layer_norm, out=out)
+                exact = reference.ada_norm(rows, scale, shift, layer_norm=layer_norm)
+                assert_rounded(out, exact, slack=8)
+                intact()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_gated_add(kernel, reference, dtype, hidden):
     x = normal(2, 5, hidden, dtype=dtype)
@@ -85,6 +102,17 @@ def test_rope(kernel, reference, dtype, hidden):
     assert_rounded(kernel.apply_rotary_emb(x, tuple(f.expand(2, -1, -1) for f in freqs)), exact, slack=4)
     narrow = tuple(f.to(dtype) for f in freqs)
     assert_rounded(kernel.apply_rotary_emb(x, narrow), reference.apply_rotary_emb(x, narrow), slack=4)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "places", [(1, 1, 1), (1, 1, 7), (5, 1, 3), (2, 7, 1), (1, 64, 65), (3, 33, 31), (127, 3, 2)]
+)
+def test_rope_over_grids(kernel, reference, batch, places):
+    x = normal(batch, places[0] * places[1] * places[2], 136, dtype=torch.bfloat16)
+    table = kernel.rope_3d_table(*places, 136, device="cuda")
+    exact = reference.apply_rotary_emb(x, reference.rope_3d_freqs(table, *places, 136))
+    assert_rounded(kernel.rope_3d(x, table, *places), exact, slack=4)
 
 
 def test_rope_table_is_the_model_s(kernel, reference):

@@ -150,6 +150,13 @@ struct RowIndex {
     member = row - group * inner_rows;
   }
 
+  // The row `count` further on, of the same group.
+  __device__ RowIndex next(int count) const {
+    RowIndex index(*this);
+    index.member += count;
+    return index;
+  }
+
   template <typename T>
   __device__ T* of(const Rows<T>& rows) const {
     return rows.data + group * rows.outer + member * rows.inner;
@@ -223,8 +230,10 @@ struct Moments {
 };
 
 // Merges the moments of the threads of a row, each over `count` values, pairwise (Chan, Golub and LeVeque): one barrier,
-// and no cancellation where the mean is large. blockDim.x is a multiple of a warp; scratch as for row_sum.
-__device__ inline Moments row_moments(Moments of, float count, float (&scratch)[2][kMaxBlock / kWarp]) {
+// and no cancellation where the mean is large. blockDim.x is a multiple of a warp; `means` and `sums` are scratch as
+// for row_sum.
+__device__ inline Moments row_moments(Moments of, float count, float (&means)[kMaxBlock / kWarp],
+                                     float (&sums)[kMaxBlock / kWarp]) {
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
     const float mean = __shfl_xor_sync(0xffffffffu, of.mean, offset);
@@ -238,8 +247,8 @@ __device__ inline Moments row_moments(Moments of, float count, float (&scratch)[
   const int warps = blockDim.x / kWarp;
   const int first = threadIdx.y * warps;
   if (threadIdx.x % kWarp == 0) {
-    scratch[0][first + threadIdx.x / kWarp] = of.mean;
-    scratch[1][first + threadIdx.x / kWarp] = of.squares;
+    means[first + threadIdx.x / kWarp] = of.mean;
+    sums[first + threadIdx.x / kWarp] = of.squares;
   }
   __syncthreads();
   const int lane = threadIdx.x % kWarp;
@@ -249,8 +258,8 @@ __device__ inline Moments row_moments(Moments of, float count, float (&scratch)[
       if (offset < warps) value += __shfl_xor_sync(0xffffffffu, value, offset);
     return __shfl_sync(0xffffffffu, value, 0);
   };
-  const float mean = lane < warps ? scratch[0][first + lane] : 0.0f;
-  const float squares = lane < warps ? scratch[1][first + lane] : 0.0f;
+  const float mean = lane < warps ? means[first + lane] : 0.0f;
+  const float squares = lane < warps ? sums[first + lane] : 0.0f;
   const float all = over_warps(mean) / static_cast<float>(warps);
   const float apart = lane < warps ? mean - all : 0.0f;
   return {all, over_warps(squares + count * apart * apart)};
