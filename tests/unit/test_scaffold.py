@@ -14,9 +14,13 @@ import click
 import pytest
 import yaml
 from runs import kbuild
+from trees import CPU, native_package, write_variant
 
 from kbuild.cli import COMMANDS, cli
 from kbuild.errors import UsageError
+from kbuild.hub import card
+from kbuild.hub.plan import RepoType
+from kbuild.hub.tree import read_build
 from kbuild.resources import data_path
 from kbuild.scaffold import Backend, Op, Scaffold, parse_function, parse_repository, render, write
 
@@ -71,6 +75,10 @@ def test_workflow_and_hooks_are_yaml(project: Path) -> None:
     for command in ("kbuild check --strict", "kbuild build --all-variants", "kbuild publish acme/my-kernel"):
         assert command in commands
     assert workflow["jobs"]["publish"]["permissions"]["attestations"] == "write"
+    (install,) = {command for command in commands if command.startswith("pip install")}
+    refused = subprocess.run(["bash", "-c", install], env=workflow["env"], capture_output=True, text=True)
+    assert refused.returncode != 0, "no stranger's package is installed by its name"
+    assert "what to install kbuild from" in refused.stderr
     assert yaml.safe_load((project / ".pre-commit-config.yaml").read_text())["repos"]
 
 
@@ -148,6 +156,23 @@ def test_a_function_of_its_own_name(tmp_path: Path, op: Op, stable: bool) -> Non
             is None
         )
     assert "class FusedGate2(nn.Module)" in files["torch-ext/gates/layers.py"].read_text()
+
+
+@EVERY_OP
+def test_without_a_layer(tmp_path: Path, op: Op) -> None:
+    """What is removed where the operation is no layer: the file and its import. The card follows by itself."""
+    root = tmp_path / "relu"
+    write(render(Scaffold(org="acme", name="relu", backends=BACKENDS[0], op=op, stable_abi=False)), root)
+    write_variant(tmp_path / "build", CPU, native_package())
+    build = read_build(tmp_path / "build", violations={CPU: ()})
+    assert "\nLayers: `" in card.render(root, build, repo_id="acme/relu", repo_type=RepoType.KERNEL)
+    package = root / "torch-ext" / "relu"
+    (package / "layers.py").unlink()
+    init = package / "__init__.py"
+    init.write_text(init.read_text().replace("from . import layers\n", "").replace('"layers", ', ""))
+    checked = kbuild("check", root, "--strict")
+    assert checked.code == 0, checked.stdout
+    assert "Layers" not in card.render(root, build, repo_id="acme/relu", repo_type=RepoType.KERNEL)
 
 
 @EVERY_OP
