@@ -42,8 +42,8 @@ def bench(
     """Run the benchmarks of the project at PATH: first against float64, then on the clock.
 
     Beside a copy of the same bytes, plain PyTorch, torch.compile and what else the benchmarks name. Needs PyTorch,
-    kernels 0.17 or later and, but for --check, a GPU. Fails where a result, or one of several, is off by more than rounding
-    to the operation's `dtype`.
+    kernels 0.17 or later and, but for --check, a GPU. Fails where a result is off by more than rounding to
+    the operation's dtype; of several results, where one is.
     """
     from kbuild import bench as benchmarks
 
