@@ -97,8 +97,10 @@ DIVIDES = """
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #define __device__
 using std::fmaf;
+using std::isinf;
 // DIVISOR
 uint32_t state = 1;
 uint32_t random_bits() { return state = state * 1664525u + 1013904223u; }
@@ -110,6 +112,8 @@ int main() {
     for (int turn = 0; turn < 20; ++turn) {
       const float scale = as_float(exponent << 23 | random_bits() >> 9 | 1);
       const Divisor divisor(scale);
+      for (const float x : {0.0f, 3e38f, INFINITY, -INFINITY}) wrong += divisor.divide(x) != x / scale;
+      wrong += !std::isnan(divisor.divide(NAN));
       for (int i = 0; i < 510; ++i) {  // around each tie, within two steps of float
         const float x = as_float(as_bits((i / 2 - 127 + 0.5f) * scale) + random_bits() % 5 - 2);
         ++divisions;
@@ -128,7 +132,7 @@ def test_the_divisor_divides(tmp_path: Path) -> None:
     struct = re.search(r"^struct Divisor \{.*?^\};$", block.text, re.DOTALL | re.MULTILINE)
     assert struct is not None
     (tmp_path / "divides.cpp").write_text(DIVIDES.replace("// DIVISOR", struct[0]))
-    argv = [
+    argv: list[str | Path] = [
         "g++",
         "-std=c++17",
         "-O2",
@@ -331,7 +335,7 @@ def two_results(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_the_micro_benchmark_takes_two_results(two_results: Path, models: Client) -> None:
     def measured(eager: str) -> subprocess.CompletedProcess[str]:
         script = SKILL / "scripts" / "micro_benchmark.py"
-        argv = [
+        argv: list[str | Path] = [
             models.python,
             script,
             "--path",
