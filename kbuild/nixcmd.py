@@ -207,9 +207,13 @@ class Nix:
         done = process.run(["nix-store", *self.store_options, "--read-log", drv])
         return ANSI.sub("", done.stdout) if done.ok else ""
 
-    def valid(self, path: str) -> bool:
-        """Whether a store path is there and registered."""
-        return process.run(["nix-store", *self.store_options, "--check-validity", path]).ok
+    def absent(self, paths: Sequence[str]) -> frozenset[str]:
+        """Those of the store paths that are not there and registered."""
+        argv = ["nix-store", *self.store_options, "--check-validity", "--print-invalid", *paths]
+        done = process.run(argv)
+        if not done.ok:
+            raise explain(done.stderr, "Nix cannot read its store")
+        return frozenset(done.stdout.split())
 
     def _realise(self, drvs: Sequence[str], host: Host, settings: Settings, *flags: str) -> list[str]:
         return ["nix-store", *self.store_options, "--realise", *drvs, *flags, *settings.flags(host)]

@@ -193,10 +193,11 @@ def _build(plan: _Plan, wanted: tuple[Chosen, ...], folder: BuildFolder, *, show
         with BuildProgress(todo, results, show_logs=show_logs) as progress:
             events.on_change, events.on_log = progress.update, progress.log
             plan.nix.build(plan.drvs, plan.host, plan.settings, events)
+    absent = plan.nix.absent([recipe.out for recipe in plan.recipes.values()]) if missing else frozenset()
     outcomes = []
     for variant in wanted:
         recipe = plan.recipes[variant.name]
-        if missing and not plan.nix.valid(recipe.out):
+        if recipe.out in absent:
             outcomes.append(_failure(plan, variant, todo[variant.name], events))
         else:
             outcomes.append(_accept(variant, plan.nix.physical(recipe.out), folder))

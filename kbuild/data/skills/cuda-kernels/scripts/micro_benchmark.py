@@ -67,7 +67,9 @@ def main():
     exact = tensors(eval(eager, {"torch": torch, "x": x.double()}))  # noqa: S307
     results = tensors(function(x))
     assert [y.shape for y in results] == [e.shape for e in exact], "other shapes than those of --eager"
-    errors = [(y.double() - e.double()).norm() / e.double().norm() for y, e in zip(results, exact, strict=True)]
+    errors = [
+        (y.double() - e.double()).norm() / e.double().norm() for y, e in zip(results, exact, strict=True)
+    ]
     print(f"relative error against float64: {', '.join(f'{error:.1e}' for error in errors)}")
     assert all(error < 1e-2 for error in errors), "wrong results are not worth timing"
     # A copy that reads and writes together as many bytes as the call must, in whole pages.
