@@ -11,6 +11,7 @@ from kbuild.diagnostics import Report, Severity
 from kbuild.errors import ExitCode
 from kbuild.project import Project
 from kbuild.renderers import Format, render
+from kbuild.text import plural
 
 
 @click.command()
@@ -70,12 +71,8 @@ def _rules(report: Report, form: str) -> dict[str, str]:
 
 def _summary(project: Project, report: Report) -> str:
     counts = [
-        _plural(sum(d.severity is severity for d in report), severity.value)
+        plural(sum(d.severity is severity for d in report), severity.value)
         for severity in (Severity.ERROR, Severity.WARNING)
     ]
     name = project.root.name if project.config is None else project.config.general.name
     return f"{name}: {', '.join(counts)}"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count or 'no'} {word}s"

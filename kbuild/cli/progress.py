@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from kbuild.nixcmd import Events, step_name
+from kbuild.text import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +39,7 @@ class BuildProgress:
 
     def __enter__(self) -> Self:
         steps = len(frozenset().union(*self._todo.values()))
-        click.echo(f"building {len(self._todo)} variants in {steps} steps", err=True)
+        click.echo(f"building {plural(len(self._todo), 'variant')} in {plural(steps, 'step')}", err=True)
         if self._live is not None:
             self._live.start()
         return self
