@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Check, build, test and, on a GPU, benchmark the project in a folder (default: this one).
-# Without a GPU the CUDA code is still compiled, and the tests run on the CPU where the project has a CPU backend.
+# Check, build, test and, on a GPU, benchmark a project: all.sh [FOLDER [CUDA-VARIANT]]
+# Without a GPU the CUDA code is still compiled, for CUDA-VARIANT or one that fits the PyTorch at hand, and the tests run on
+# the CPU where the project has a CPU backend.
 set -eu
 project=${1:-.}
+wanted=${2:-}
 
 # The first variant of a backend that can be built: for the PyTorch that is installed, else for the newest.
 variant() {
@@ -23,12 +25,12 @@ for wanted in (torch, found[-1]["torch"] if found else None):
 
 kbuild check "$project" --strict
 if nvidia-smi -L >/dev/null 2>&1; then
-  kbuild build "$project"
+  kbuild build "$project" ${wanted:+--variant "$wanted"}
   kbuild test "$project"
   kbuild bench "$project"
 else
   cpu=$(variant cpu)
-  cuda=$(variant cuda)
+  cuda=${wanted:-$(variant cuda)}
   kbuild build "$project" ${cpu:+--variant "$cpu"} ${cuda:+--variant "$cuda"}
   if [ -n "$cpu" ]; then
     kbuild test "$project"
