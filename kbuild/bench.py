@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 from kbuild import machine, process
 from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
 from kbuild.resources import data_json
+from kbuild.text import plural
 
 _NEEDED = "pip install torch 'kernels>=0.17'"
 _WITHOUT_GPU = "time it on a machine with one; `kbuild bench --check` only compares results, and runs here"
@@ -65,12 +66,21 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """An operation at a shape that was too large to be checked on a CPU."""
+
+    operation: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A run of a project's benchmarks on one machine."""
 
     project: str
     environment: dict[str, Any]
     results: tuple[Result, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def wrong(self) -> tuple[Result, ...]:
@@ -155,7 +165,10 @@ def run(
             raise UsageError(f"no operation has {wanted!r} in its name")
         measured = json.loads(report.read_text(encoding="utf-8"))
         if not measured["results"]:
-            raise UsageError("every shape is too large to be checked on a CPU", hint="add a small one")
+            raise UsageError(
+                "nothing was compared: every shape is too large to be checked on a CPU",
+                hint=f"add a small one to {', '.join(str(file) for file in files)}",
+            )
     return {"version": 1, "project": project, **measured}
 
 
@@ -177,6 +190,11 @@ def read(document: dict[str, Any]) -> Report:
             )
             for result in document["results"]
         ),
+        # Reports from before these were counted have none.
+        left_out=tuple(
+            LeftOut(operation=one["operation"], shape=tuple(one["shape"]))
+            for one in document.get("left_out", ())
+        ),
     )
 
 
@@ -193,8 +211,14 @@ def _column(column: dict[str, Any]) -> Column:
 def checks(report: Report) -> str:
     """What `run` with `check` found, as Markdown: the error of each way to compute against float64."""
     names = list(dict.fromkeys(column.name for result in report.results for column in result.columns))
+    count = plural(len(report.results) + len(report.left_out), "shape")
+    summary = f"{len(report.results)} of {count} compared"
+    if report.left_out:
+        large = ", ".join(f"{one.operation} {shape_text(one.shape)}" for one in report.left_out)
+        summary += f"; left out, large for a CPU: {large}"
     lines = [
         f"‖out - exact‖ / ‖exact‖ on {report.environment['gpu'] or 'the CPU'}; nothing was timed.",
+        f"{summary}.",
         "",
         _row(["operation", "dtype", "shape", *names, "allowed"]),
         _row(["---", "---", "---", *["---:" for _ in names], "---:"]),

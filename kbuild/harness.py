@@ -355,7 +355,7 @@ def main(arguments: Sequence[str]) -> None:
     kernel = kernels.get_kernel(repo, version=1, trust_remote_code=True, backend=backend)
     reference = importlib.import_module(kernel.__name__ + ".reference")
     torch.manual_seed(0)
-    document: dict[str, Any] = {"environment": _environment(kernel), "results": []}
+    document: dict[str, Any] = {"environment": _environment(kernel), "results": [], "left_out": []}
     with torch.no_grad():
         for file in files:
             for operation in _load(Path(file)).operations(kernel, reference):
@@ -365,6 +365,7 @@ def main(arguments: Sequence[str]) -> None:
                     if mode == "check":
                         if _DEVICE == "cpu" and math.prod(shape) > _CHECKED_ON_CPU:
                             sys.stderr.write(f"{operation.name} {_text(shape)}: left out, large for a CPU\n")
+                            document["left_out"].append({"operation": operation.name, "shape": list(shape)})
                         else:
                             document["results"].append(_check(operation, shape))
                         Path(report).write_text(json.dumps(document), encoding="utf-8")

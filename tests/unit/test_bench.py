@@ -217,13 +217,25 @@ def test_a_check_needs_no_gpu(project: Path) -> None:
     assert seen[0][0][6] == "check"
     text = bench.checks(bench.read(got))
     assert "on the CPU; nothing was timed" in text
+    assert "1 of 1 shape compared.\n" in text
     assert "| RMS <norm> | bfloat16 | 2×3×4096 | 0.0e+00 | 1.0e-03 | – | 1.0e-03 | 5.0e-03 |" in text
+
+
+def test_a_check_says_what_it_left_out() -> None:
+    doc = checked()
+    doc["left_out"] = [{"operation": "RMS <norm>", "shape": [8, rows, 4096]} for rows in (2048, 8192)]
+    text = bench.checks(bench.read(doc))
+    assert (
+        "1 of 3 shapes compared; left out, large for a CPU: RMS <norm> 8×2048×4096, RMS <norm> 8×8192×4096.\n"
+        in text
+    )
 
 
 def test_a_check_of_nothing_is_no_success(project: Path) -> None:
     nothing = {**checked(), "results": []}
-    with pytest.raises(UsageError, match="too large to be checked on a CPU"):
+    with pytest.raises(UsageError, match="nothing was compared: .* too large to be checked on a CPU") as caught:
         bench.run(project, "k", "o/k", check=True, find_torch=lambda: TORCH, runner=answering(nothing, []))
+    assert caught.value.hint == f"add a small one to {project / 'benchmarks' / 'rms_norm.py'}"
 
 
 def test_a_check_writes_no_report(tmp_path: Path) -> None:
