@@ -113,7 +113,7 @@ def run_tests(
     """Run pytest on `root/tests`; its output goes to the terminal (to stderr where asked).
 
     Raises MachineError where PyTorch, kernels or pytest is missing or no built variant fits, UsageError where nothing
-    is built or there are no tests, and FindingsError where the kernel cannot be loaded.
+    is built, there are no tests or none is selected, and FindingsError where the kernel cannot be loaded.
     """
     if not (root / "tests").is_dir():
         raise UsageError(f"{root} has no tests folder", hint="put pytest files into tests/")
@@ -182,6 +182,11 @@ def _judge(report: dict[str, Any], here: machine.InstalledTorch, root: Path) -> 
             )
         case {"broken": text}:
             raise FindingsError(f"the built kernel cannot be loaded: {text}")
+        case {"code": 5}:  # pytest.ExitCode.NO_TESTS_COLLECTED
+            raise UsageError(
+                f"pytest selected none of the tests in {root / 'tests'}",
+                hint=f"their names: kbuild test {root} --collect-only -q",
+            )
     loaded = report["loaded"]
     return TestRun(
         variant=None if loaded is None else Path(loaded).parent.name,

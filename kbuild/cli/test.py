@@ -27,7 +27,7 @@ def test(
     """Run the tests of the project at PATH with its built kernel in the place of the published one.
 
     The kernel is loaded as its users load it, by `get_kernel("ORG/NAME")` of the kernels library. Needs PyTorch,
-    kernels 0.17 or later and pytest in this environment. What follows goes to pytest: kbuild test -k bf16
+    kernels 0.17 or later and pytest in this environment. What follows goes to pytest: kbuild test -k bfloat16
     """
     from kbuild.kernel_tests import repo_ids, run_tests
     from kbuild.project import Project

@@ -148,6 +148,23 @@ def test_options_of_pytest_in_the_project_s_folder(project: Path, tester: Client
     assert "::test_declares_what_it_does PASSED" in tested.stderr
 
 
+def test_the_example_of_its_help_selects_a_dtype(project: Path, tester: Client) -> None:
+    help_text = " ".join(kbuild("test", "--help").stdout.split())
+    example = re.search(r"kbuild test (-k \w+)", help_text)
+    assert example is not None
+    tested = kbuild("test", project, *example[1].split(), "--json", env=on_path(tester))
+    assert tested.code == 0, tested.stderr
+    assert 10 < tested.json()["passed"] < 20
+
+
+def test_selecting_nothing_is_no_failed_test(project: Path, tester: Client) -> None:
+    tested = kbuild("test", project, "-k", "no_such_test", env=on_path(tester))
+    assert tested.code == 2
+    assert "selected none of the tests" in tested.stderr
+    assert f"kbuild test {project} --collect-only -q" in tested.stderr
+    assert "FAILED" not in tested.stderr
+
+
 def test_the_configuration_around_a_project_is_not_its_own(
     project: Path, tmp_path: Path, tester: Client
 ) -> None:

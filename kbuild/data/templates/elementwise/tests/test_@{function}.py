@@ -22,7 +22,7 @@ ops = importlib.import_module(kernel.__name__ + "._ops").ops
 
 # One rounding to the dtype, and the float32 arithmetic before it.
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-DTYPES = list(TOLERANCE)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 SHAPES = [(), (0,), (1,), (7,), (127,), (4095,), (3, 1025), (64, 64, 65)]
 
 
@@ -31,7 +31,7 @@ def assert_rounded(actual, exact):
     torch.testing.assert_close(actual.double(), exact, rtol=TOLERANCE[actual.dtype], atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 @pytest.mark.parametrize("shape", SHAPES)
 def test_matches_float64(dtype, shape):
     x = torch.randn(shape, device=DEVICE, dtype=dtype) * 4
@@ -40,14 +40,14 @@ def test_matches_float64(dtype, shape):
     assert_rounded(y, reference.@{function}(x))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 def test_strided_and_misaligned_input(dtype):
     wide = torch.randn(33, 130, device=DEVICE, dtype=dtype)
     for x in (wide[:, ::2], wide.T, wide.flatten()[1:]):
         assert_rounded(kernel.@{function}(x), reference.@{function}(x))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 @pytest.mark.parametrize("offset", [0, 1, 8])
 def test_writes_out_and_nothing_beside_it(dtype, offset):
     x = torch.randn(1001, device=DEVICE, dtype=dtype)

@@ -22,7 +22,7 @@ ops = importlib.import_module(kernel.__name__ + "._ops").ops
 
 # One rounding to the dtype, and the float32 arithmetic before it.
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-DTYPES = list(TOLERANCE)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 HIDDEN = [1, 7, 8, 24, 64, 127, 128, 256, 1000, 2048, 4095, 4096, 8192, 12289, 16384, 40960]
 
 
@@ -35,7 +35,7 @@ def assert_rounded(actual, exact):
     torch.testing.assert_close(actual.double(), exact, rtol=TOLERANCE[actual.dtype], atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_matches_float64(dtype, hidden):
     x = normal(5, hidden, dtype=dtype)
@@ -51,7 +51,7 @@ def test_any_leading_shape(shape):
     assert_rounded(kernel.@{function}(x), reference.@{function}(x))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 def test_strided_and_misaligned_input(dtype):
     wide = normal(33, 130, dtype=dtype)
     weight = normal(131, dtype=dtype)
@@ -60,7 +60,7 @@ def test_strided_and_misaligned_input(dtype):
         assert_rounded(kernel.@{function}(x, w), reference.@{function}(x, w))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 @pytest.mark.parametrize("hidden", [127, 128])
 @pytest.mark.parametrize("offset", [0, 1, 8])
 def test_writes_out_and_nothing_beside_it(dtype, hidden, offset):
@@ -142,7 +142,7 @@ def test_compiles_with_out():
     assert torch.equal(result, out + 1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY_DTYPE
 def test_layer(dtype):
     layer = kernel.layers.@{layer}()
     layer.weight = torch.nn.Parameter(normal(256, dtype=dtype))
