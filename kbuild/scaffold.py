@@ -44,6 +44,9 @@ _WORDS = {
     ),
 }
 
+# What a project of Python alone goes without.
+_COMPILED = (".cpp", ".cu", ".h")
+
 _CPP_KEYWORDS = frozenset(
     """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class
@@ -59,13 +62,17 @@ _CPP_KEYWORDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """What a new project is to be; without `function` its function is called what `op` is called in PyTorch."""
+    """What a new project is to be; without `function` its function is called what `op` is called in PyTorch.
+
+    One that is `noarch` is Python alone, with a Triton kernel; no `stable_abi` goes with it.
+    """
 
     org: str
     name: str
     backends: tuple[Backend, ...]
     op: Op
     stable_abi: bool
+    noarch: bool = False
     function: str | None = None
 
     @property
@@ -134,7 +141,7 @@ def _words_in_use(op: Op) -> frozenset[str]:
     """The words of the templates' code and paths, but those that belong to something, as in `torch.sigmoid`."""
     text = "\n".join(
         f"{path}\n{source.read_text(encoding='utf-8')}"
-        for folder in _folders(op)
+        for folder in (*_folders(op), _triton(op))
         for path, source in data_files(folder)
         if not path.endswith(".md")
     )
@@ -144,6 +151,10 @@ def _words_in_use(op: Op) -> frozenset[str]:
 
 def _folders(op: Op) -> tuple[str, str]:
     return "templates/project", f"templates/{op}"
+
+
+def _triton(op: Op) -> str:
+    return f"templates/triton/{op}"
 
 
 def _proposal(text: str) -> str:
@@ -182,10 +193,13 @@ def render(scaffold: Scaffold) -> dict[str, str]:
         "cuda": Backend.CUDA in scaffold.backends,
         "cpu": Backend.CPU in scaffold.backends,
         "stable": scaffold.stable_abi,
+        "noarch": scaffold.noarch,
     }
     files: dict[str, str] = {}
-    for folder in _folders(scaffold.op):
+    for folder in (*_folders(scaffold.op), *([_triton(scaffold.op)] if scaffold.noarch else [])):
         for name, source in data_files(folder):
+            if scaffold.noarch and name.endswith(_COMPILED):
+                continue
             path = environment.from_string(name).render(values)
             text = environment.from_string(source.read_text(encoding="utf-8")).render(values)
             if text.strip():

@@ -17,6 +17,7 @@ from kbuild.text import did_you_mean
 @click.argument("repository", metavar="ORG/NAME")
 @click.option("--backends", default="cuda,cpu", show_default=True, metavar="LIST", help="cuda, cpu or both.")
 @click.option("--stable-abi", is_flag=True, help="One build for PyTorch 2.10 and all later ones.")
+@click.option("--noarch", is_flag=True, help="A Triton kernel: Python alone, nothing to compile.")
 @click.option(
     "--op",
     type=click.Choice([op.value for op in Op]),
@@ -33,6 +34,7 @@ def init(
     repository: str,
     backends: str,
     stable_abi: bool,
+    noarch: bool,
     op: str,
     function: str | None,
     dest: Path | None,
@@ -44,12 +46,18 @@ def init(
     --function has named already: the function, its files and its layer.
     """
     org, name = parse_repository(repository)
+    if noarch and stable_abi:
+        raise UsageError(
+            "--stable-abi is for compiled projects, and --noarch compiles nothing",
+            hint="leave --stable-abi out: one noarch build serves every PyTorch anyway",
+        )
     scaffold = Scaffold(
         org=org,
         name=name,
-        backends=_backends(backends),
+        backends=_backends(backends, noarch=noarch),
         op=Op(op),
         stable_abi=stable_abi,
+        noarch=noarch,
         function=None if function is None else parse_function(function, Op(op)),
     )
     target = dest if dest is not None else Path(name)
@@ -63,7 +71,7 @@ def init(
     click.echo(_next_steps(target, len(files)), err=True)
 
 
-def _backends(text: str) -> tuple[Backend, ...]:
+def _backends(text: str, *, noarch: bool) -> tuple[Backend, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = [backend.value for backend in Backend]
     for name in names:
@@ -74,6 +82,11 @@ def _backends(text: str) -> tuple[Backend, ...]:
             )
     if not names:
         raise UsageError("--backends names none", hint="--backends takes cuda, cpu or cuda,cpu")
+    if noarch and Backend.CUDA.value not in names:
+        raise UsageError(
+            "--noarch is for a Triton kernel, which needs a GPU: cuda is not among the backends",
+            hint="--backends takes cuda or cuda,cpu with --noarch",
+        )
     return tuple(Backend(name) for name in dict.fromkeys(names))
 
 

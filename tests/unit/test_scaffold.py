@@ -31,6 +31,12 @@ EVERY_KIND = [
         id=f"{op}-{'-'.join(backends)}{'-stable' if stable else ''}",
     )
     for backends, op, stable in itertools.product(BACKENDS, Op, [False, True])
+] + [
+    pytest.param(
+        Scaffold(org="acme", name="my-kernel", backends=backends, op=op, stable_abi=False, noarch=True),
+        id=f"{op}-{'-'.join(backends)}-noarch",
+    )
+    for backends, op in itertools.product([(Backend.CUDA, Backend.CPU), (Backend.CUDA,)], Op)
 ]
 
 
@@ -106,6 +112,33 @@ def test_only_what_was_asked_for(backends: tuple[Backend, ...]) -> None:
     assert ("cuda" in files["torch-ext/torch_binding.cpp"]) == (Backend.CUDA in backends)
 
 
+@EVERY_OP
+def test_a_noarch_project_shares_all_but_the_implementation(op: Op) -> None:
+    compiled = Scaffold(org="acme", name="my-kernel", backends=BACKENDS[0], op=op, stable_abi=False)
+    ours, theirs = render(replace(compiled, noarch=True)), render(compiled)
+    package = "torch-ext/my_kernel"
+    assert set(ours) - set(theirs) == {f"{package}/operation.py", f"{package}/triton_kernel.py"}
+    assert {Path(path).suffix for path in set(theirs) - set(ours)} == {".cpp", ".cu", ".h"}
+    differ = {path for path in set(ours) & set(theirs) if ours[path] != theirs[path]}
+    assert differ == {"build.toml", "README.md", ".github/workflows/kernel.yml", f"{package}/functional.py"}
+    assert "[torch-noarch]\n" in ours["build.toml"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--stable-abi"], "leave --stable-abi out"),
+        (["--backends", "cpu"], "--backends takes cuda or cuda,cpu with --noarch"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_options_that_noarch_does_not_go_with(tmp_path: Path, option: list[str], says: str) -> None:
+    made = kbuild("init", "acme/relu", "--noarch", *option, cwd=tmp_path)
+    assert made.code == 2
+    assert says in made.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("text", ["acme/relu", "acme/rms-norm", "A.c_m-e/rope3d"])
 def test_good_names(text: str) -> None:
     assert "/".join(parse_repository(text)) == text
@@ -136,18 +169,17 @@ def test_bad_names_are_explained(text: str, says: str, proposes: str | None) -> 
 
 
 @EVERY_OP
-@pytest.mark.parametrize("stable", [False, True], ids=["ordinary", "stable"])
-def test_a_function_of_its_own_name(tmp_path: Path, op: Op, stable: bool) -> None:
+@pytest.mark.parametrize("kind", [[], ["--stable-abi"], ["--noarch"]], ids=["ordinary", "stable", "noarch"])
+def test_a_function_of_its_own_name(tmp_path: Path, op: Op, kind: list[str]) -> None:
     """Nothing of the name that the operation has in PyTorch is left but PyTorch's own function."""
-    abi = ["--stable-abi"] if stable else []
-    made = kbuild("init", "acme/gates", "--op", op, "--function", "fused_gate2", *abi, cwd=tmp_path)
+    made = kbuild("init", "acme/gates", "--op", op, "--function", "fused_gate2", *kind, cwd=tmp_path)
     assert made.code == 0, made.stderr
     root = tmp_path / "gates"
     assert kbuild("check", root, "--strict").code == 0
     files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-    assert {"fused_gate2/fused_gate2.cu", "tests/test_fused_gate2.py", "benchmarks/fused_gate2.py"} <= set(
-        files
-    )
+    named = {path for path in files if "fused_gate2" in path}
+    assert named >= {"tests/test_fused_gate2.py", "benchmarks/fused_gate2.py"}
+    assert ("fused_gate2/fused_gate2.cu" in named) == (kind != ["--noarch"])
     for path, file in files.items():
         assert (
             re.search(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+@% if noarch %@
+from . import operation  # noqa: F401  (defines the operations)
+@% endif %@
 from ._ops import add_op_namespace_prefix, ops
 
 
