@@ -18,6 +18,7 @@ from pathlib import Path
 TORCH = ("torch==2.13.0", "numpy")
 NEW = ("kernels==0.17.2", "huggingface_hub==2.4.0")
 TESTER = ("pytest>=8.3",)
+TRITON = ("triton==3.9.0",)
 MODELS = ("transformers==5.24.0", "diffusers==0.42.1")
 OLD = ("kernels==0.13.0", "huggingface_hub==1.33.0")
 
@@ -59,6 +60,11 @@ def old_client() -> Client:
 def kernel_tester() -> Client:
     """The current loader with pytest: what `kbuild test` needs."""
     return _client("tester", (*NEW, *TESTER))
+
+
+def with_triton() -> Client:
+    """The tester with Triton, whose interpreter needs no GPU; a download of 290 MB, 1 GB on the disk."""
+    return _client("triton", (*NEW, *TESTER, *TRITON))
 
 
 def with_models() -> Client:

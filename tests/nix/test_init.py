@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clients import Client, kernel_tester
+from clients import Client, kernel_tester, with_triton
 from runs import Finished, kbuild
 
 from kbuild.hub import card
@@ -23,6 +23,9 @@ VARIANTS = {
     False: ("torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"),
     True: ("torch-stable-abi210-cpu-x86_64-linux", "torch-stable-abi210-cu130-x86_64-linux"),
 }
+
+
+NOARCH = ["torch-cuda", "torch-cpu"]
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +81,55 @@ def test_builds_and_passes_its_own_tests(
     check_benchmarks_on_cpu(root, tester)
     assert sorted(path for path in (root / "build").rglob("*")) == before, "tests leave no trace in a build"
     run_the_card_s_example(root, f"acme/{root.name}", names, tester)
+
+
+def make_noarch(folder: Path, op: Op) -> Path:
+    """A Triton project, built for both backends."""
+    root = folder / f"my-{op}"
+    backends = (Backend.CUDA, Backend.CPU)
+    write(
+        render(Scaffold(org="acme", name=root.name, backends=backends, op=op, stable_abi=False, noarch=True)),
+        root,
+    )
+    built = build(root, NOARCH)
+    assert built.statuses() == dict.fromkeys(NOARCH, "built"), built.stderr
+    return root
+
+
+@pytest.mark.parametrize("op", list(Op))
+def test_a_triton_project_passes_its_own_tests(tmp_path: Path, tester: Client, op: Op) -> None:
+    """By the formula for the CPU: this environment has neither Triton nor a GPU."""
+    root = make_noarch(tmp_path, op)
+    tested = kbuild("test", root, "--json", env=on_path(tester))
+    assert tested.code == 0, tested.stderr
+    result = tested.json()
+    assert (result["variant"], result["failed"]) == ("torch-cpu", 0)
+    assert result["passed"] > 30
+    assert result["skipped"] == 2, "the two that need a GPU"
+    check_benchmarks_on_cpu(root, tester)
+    run_the_card_s_example(root, f"acme/{root.name}", NOARCH, tester)
+    without = kbuild(
+        "test", root, "-k", "any_leading or special", env={**on_path(tester), "TRITON_INTERPRET": "1"}
+    )
+    assert without.code == 1
+    assert "No module named 'triton'" in without.stderr + without.stdout
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("op", list(Op))
+def test_a_triton_kernel_itself(tmp_path: Path, op: Op) -> None:
+    """In Triton's interpreter, on the CPU: no GPU runs it here."""
+    root = make_noarch(tmp_path, op)
+    interpreted = {**on_path(with_triton()), "TRITON_INTERPRET": "1"}
+    tested = kbuild("test", root, "--json", env=interpreted)
+    assert tested.code == 0, tested.stderr
+    assert tested.json()["passed"] > 30
+    device = root / "build" / "torch-cpu" / "triton_kernel.py"
+    device.chmod(0o644)
+    device.write_text(re.sub(r"(tl\.exp|tl\.rsqrt)", r"1.01 * \1", device.read_text()))
+    broken = kbuild("test", root, "-k", "matches_float64", "--json", env=interpreted)
+    assert broken.code == 1, "it was the kernel that ran"
+    assert broken.json()["passed"] < broken.json()["failed"]
 
 
 @pytest.mark.heavy

@@ -25,12 +25,16 @@ prepare() {
   local torch=${1:-2.11} operation project
   for operation in elementwise rmsnorm; do
     [ -d "$folder/my-$operation" ] || try kbuild init "try-org/my-$operation" --op "$operation" --dest "$folder/my-$operation"
+    [ -d "$folder/my-$operation-triton" ] || try kbuild init "try-org/my-$operation-triton" --op "$operation" --noarch \
+      --dest "$folder/my-$operation-triton"
     [ -d "$folder/my-$operation-stable" ] || try kbuild init "try-org/my-$operation-stable" --op "$operation" --stable-abi \
       --dest "$folder/my-$operation-stable"
   done
   for project in "$folder"/*/; do
     if grep -q '^stable-abi' "$project/build.toml"; then
       try kbuild build "$project" --variant torch-stable-abi210-cu130-x86_64-linux
+    elif grep -q '^\[torch-noarch\]' "$project/build.toml"; then
+      try kbuild build "$project" --variant torch-cuda
     else
       try kbuild build "$project" --variant "torch${torch/./}-cxx11-cu130-x86_64-linux"
     fi
