@@ -5,15 +5,15 @@ import torch
 import torch.nn.functional as F
 from kbuild.harness import Operation, nbytes, normal
 
-# A token at a time, a prompt, long ones; then the heads of a layer, whose rows are short.
+# Qwen3-8B: a token at a time, a prompt, long ones; then the heads of query and key, whose rows are short.
 SHAPES = [
     (1, 1, 4096),
     (1, 128, 4096),
     (1, 2048, 4096),
     (1, 8192, 4096),
-    (4, 4096, 3072),
     (1, 1, 32, 128),
     (1, 2048, 32, 128),
+    (1, 2048, 8, 128),
 ]
 EPS = 1e-6
 

@@ -74,9 +74,19 @@ def test_writes_out_and_nothing_beside_it(dtype, hidden, offset):
     assert (around[end:] == 7).all()
 
 
+# A block of threads takes several short rows; the last one of these is not full.
+@EVERY_DTYPE
+@pytest.mark.parametrize("rows", [1, 31, 33, 515])
+@pytest.mark.parametrize("hidden", [8, 24, 128])
+def test_any_number_of_short_rows(dtype, rows, hidden):
+    x, weight = normal(rows, hidden, dtype=dtype), normal(hidden, dtype=dtype)
+    assert_rounded(kernel.@{function}(x, weight), reference.@{function}(x, weight))
+
+
+@EVERY_DTYPE
 @pytest.mark.parametrize("hidden", [127, 4096])
-def test_in_place(hidden):
-    x = normal(4, hidden)
+def test_in_place(dtype, hidden):
+    x = normal(4, hidden, dtype=dtype)
     expected = reference.@{function}(x)
     assert_rounded(kernel.@{function}(x, out=x), expected)
 
@@ -155,6 +165,34 @@ def test_layer(dtype):
     torch.testing.assert_close(
         mixed.double(), reference.@{function}(x, layer.weight, 1e-5), rtol=TOLERANCE[dtype], atol=1e-6
     )
+
+
+def assert_as_in_the_model(actual, expected, dtype):
+    """The model rounds to `dtype` before it multiplies by the weight, the kernel once."""
+    assert actual.dtype == expected.dtype
+    torch.testing.assert_close(actual, expected, rtol=2 * TOLERANCE[dtype], atol=1e-6)
+
+
+@EVERY_DTYPE
+@pytest.mark.parametrize("mixed", [False, True], ids=["one-dtype", "float32-weight"])
+def test_layer_has_the_formula_of_qwen3(dtype, mixed):
+    layer = kernel.layers.@{layer}()
+    layer.weight = torch.nn.Parameter(normal(128, dtype=torch.float32 if mixed else dtype))
+    layer.variance_epsilon = 1e-5
+    x = normal(2, 5, 8, 128, dtype=dtype)
+    y = x.float()
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + layer.variance_epsilon)
+    assert_as_in_the_model(layer(x), layer.weight * y.to(dtype), dtype)
+
+
+def test_layer_takes_the_place_of_the_one_of_transformers():
+    qwen3 = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
+    for dtype in TOLERANCE:
+        theirs = qwen3.Qwen3RMSNorm(128, eps=1e-5).to(DEVICE, dtype)
+        torch.nn.init.normal_(theirs.weight)
+        x = normal(2, 5, 8, 128, dtype=dtype)
+        # As `kernelize` does: with the model's module as self.
+        assert_as_in_the_model(kernel.layers.@{layer}.forward(theirs, x), theirs(x), dtype)
 
 
 def test_kernelize_takes_the_layer():
