@@ -80,12 +80,24 @@ class Scaffold:
         return self.name.replace("-", "_")
 
     @property
+    def own_name(self) -> str | None:
+        """The name of a function that is not the one which `op` stands for, whose formula it has at first."""
+        return None if self.function == _WORDS[self.op].function else self.function
+
+    @property
     def layer(self) -> str:
         """The class that is a layer: `FusedGate` for the function `fused_gate`."""
-        words = _WORDS[self.op]
-        if self.function is None or self.function == words.function:
-            return words.layer
-        return "".join(word[0].upper() + word[1:] for word in self.function.split("_"))
+        if self.own_name is None:
+            return _WORDS[self.op].layer
+        return "".join(word[0].upper() + word[1:] for word in self.own_name.split("_"))
+
+    @property
+    def description(self) -> str:
+        """What it computes; of a function with a name of its own, that the formula is still to be replaced."""
+        computed = _WORDS[self.op].description
+        if self.own_name is None:
+            return computed
+        return f"The formula of the template, still to be replaced: {computed}"
 
 
 def parse_repository(text: str) -> tuple[str, str]:
@@ -188,7 +200,8 @@ def render(scaffold: Scaffold) -> dict[str, str]:
         "module": scaffold.module,
         "function": scaffold.function or words.function,
         "layer": scaffold.layer,
-        "description": words.description,
+        "description": scaffold.description,
+        "renamed": scaffold.own_name is not None,
         "backends": ", ".join(f'"{backend}"' for backend in scaffold.backends),
         "cuda": Backend.CUDA in scaffold.backends,
         "cpu": Backend.CPU in scaffold.backends,

@@ -188,6 +188,8 @@ def test_a_function_of_its_own_name(tmp_path: Path, op: Op, kind: list[str]) -> 
             is None
         )
     assert "class FusedGate2(nn.Module)" in files["torch-ext/gates/layers.py"].read_text()
+    claims = ("README.md", "CARD.md", "flake.nix", "torch-ext/gates/layers.py")
+    assert all("still to be replaced" in files[path].read_text() for path in claims)
 
 
 @EVERY_OP

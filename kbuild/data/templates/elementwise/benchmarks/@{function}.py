@@ -1,5 +1,5 @@
 @% if cuda %@
-"""SiLU beside a copy of the same bytes, PyTorch and torch.compile: `kbuild bench`."""
+"""@{layer} beside a copy of the same bytes, PyTorch and torch.compile: `kbuild bench`."""
 
 import torch
 import torch.nn.functional as F

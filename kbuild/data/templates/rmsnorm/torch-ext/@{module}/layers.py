@@ -11,7 +11,11 @@ __all__ = ["@{layer}"]
 
 
 class @{layer}(nn.Module):
+@% if renamed %@
+    """The formula of the template, still to be replaced: that of transformers' RMSNorm layers."""
+@% else %@
     """Takes the place of the RMSNorm layers of transformers (`LlamaRMSNorm`, `Qwen3RMSNorm` and their like)."""
+@% endif %@
 
     weight: torch.Tensor | None
     variance_epsilon: float
