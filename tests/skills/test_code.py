@@ -151,6 +151,13 @@ def test_wide_accesses_are_what_the_page_says(cuda: Path) -> None:
         assert re.findall(r"st\.global\.(\S+)", ptx)[0] == access
 
 
+def test_the_wait_precedes_every_access(cuda: Path) -> None:
+    """As the page says, of loads that are marked as constant too."""
+    ptx = nvcc("-ptx", "-arch=sm_90", cuda / "h100_programmatic_launch.cu", "-o", "-").stdout
+    order = re.findall(r"griddepcontrol\.wait|(?:ld|st)\.global[.\w]*", ptx)
+    assert order == ["griddepcontrol.wait", "ld.global.nc.f32", "st.global.f32"]
+
+
 def test_limits_are_nvidias_own() -> None:
     """Against the traits that NVIDIA ships with its toolkit."""
     tree = load_lock().trees["cuda-13.2-cccl"]
