@@ -1,9 +1,11 @@
 """The skill's code runs: CUDA through nvcc for every architecture, Python and scripts against a built kernel."""
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,86 @@ def test_the_divisor_divides(tmp_path: Path) -> None:
     ]
     run(*argv, env=dict(os.environ), cwd=tmp_path)
     assert run(tmp_path / "divides", env={}, cwd=tmp_path) == "1 1 1"
+
+
+ACTIVATES = """
+#include <cmath>
+#include <cstdio>
+#define __device__
+#define __expf std::exp
+// As the CUDA C++ Programming Guide says of it.
+float __fdividef(float x, float y) { return std::fabs(y) > 0x1p126f && std::isfinite(y) ? 0.0f : x / y; }
+// ACTIVATIONS
+bool close(float actual, double exact) { return std::fabs(actual - exact) <= 4e-6 * std::fabs(exact) + 1e-6; }
+int main() {
+  bool near = true;
+  for (int i = -100000; i <= 100000; ++i) {
+    const double x = static_cast<float>(i * 1e-3);
+    const double inner = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    near &= close(Silu::apply(x), x / (1 + std::exp(-x)));
+    near &= close(Gelu::apply(x), 0.5 * x * (1 + std::tanh(inner)));
+  }
+  std::printf("%d %d %d", near, Silu::apply(INFINITY) == INFINITY, std::isnan(Silu::apply(-INFINITY)));
+}
+"""
+
+
+def test_the_gates_activate(tmp_path: Path) -> None:
+    """On the CPU, against float64."""
+    (block,) = (block for block in blocks("cuda") if block.text.startswith("// file: gated.cu\n"))
+    activations = block.text.partition('#include "pack.cuh"\n')[2].partition("namespace {\n")[0]
+    assert "struct Gelu" in activations
+    (tmp_path / "activates.cpp").write_text(ACTIVATES.replace("// ACTIVATIONS", activations))
+    argv: list[str | Path] = ["g++", "-std=c++17", "-o", tmp_path / "activates", tmp_path / "activates.cpp"]
+    run(*argv, env=dict(os.environ), cwd=tmp_path)
+    assert run(tmp_path / "activates", env={}, cwd=tmp_path) == "1 1 1"
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["c++filt", "mangled"])
+def test_resource_usage_is_a_table(cuda: Path, tmp_path: Path, found: bool) -> None:
+    """Of real nvcc logs, as `kbuild build -L` prints them: a step's name before each line, two steps side by side."""
+    (tmp_path / "spills.cu").write_text(SPILLS)
+    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ("90", "100")]
+    logs = []
+    for source in (cuda / "gated.cu", tmp_path / "spills.cu"):
+        compiled = nvcc("-c", source, "-o", tmp_path / "out.o", "--resource-usage", *targets)
+        logs.append([f"{source.name}.o> {line}\n" for line in compiled.stderr.splitlines()])
+    mixed = "".join(line for pair in itertools.zip_longest(*logs, fillvalue="") for line in pair)
+    script = SKILL / "scripts" / "resource_usage.py"
+    environment = dict(os.environ) if found else {"PATH": str(tmp_path)}
+    table, nothing = (
+        subprocess.run(
+            [sys.executable, script],
+            input=log,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for log in (f"building 1 variant in 2 steps\n{mixed}", "building 1 variant in 2 steps\n")
+    )
+    assert table.returncode == 1, "something spills"
+    head, first, *others = table.stdout.splitlines()
+    assert head.split() == ["kernel", "sm_90", "sm_100"]
+    assert re.fullmatch(r"\S+ +64\+\d+ +64\+\d+", first)
+    assert first.startswith("spills " if found else "_Z6spillsPfPKf ")
+    assert len(others) == 12
+    assert all(re.fullmatch(r".+\S +\d+ +\d+", line) for line in others)
+    assert any(line.startswith("gated_kernel<Silu, __nv_bfloat16, 8> ") for line in others) == found
+    assert nothing.returncode == 1
+    assert "--resource-usage" in nothing.stderr
+
+
+SPILLS = """
+__global__ void __launch_bounds__(1024) spills(float* out, const float* in) {
+  float x[80], sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 80; ++i) sum += x[i] = in[i * 1024 + threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < 80; ++i) out[i * 1024 + threadIdx.x] = x[i] * sum;
+}
+"""
 
 
 def test_wide_accesses_are_what_the_page_says(cuda: Path) -> None:
@@ -310,7 +392,7 @@ ARGUMENTS = {
 
 
 def test_every_script_is_run() -> None:
-    assert {*ARGUMENTS, "all.sh"} == {script.name for script in SCRIPTS}
+    assert {*ARGUMENTS, "all.sh", "resource_usage.py"} == {script.name for script in SCRIPTS}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
