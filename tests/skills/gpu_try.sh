@@ -3,7 +3,7 @@
 #
 #   gpu_try.sh prepare FOLDER [TORCH]   where Nix is: writes the projects of init into FOLDER, and builds them and every
 #                                       try that lies there (qwen-norm, swiglu, int8-quant) for CUDA 13.0 and TORCH
-#   gpu_try.sh run FOLDER REPORTS       where a GPU is: tests, unseen tests, benchmarks and the skill's scripts
+#   gpu_try.sh run FOLDER REPORTS       where a GPU is: tests, unseen tests, benchmarks, scripts and Triton code of the skills
 #
 # FOLDER must not lie in a git work tree: a build sees only what git tracks. Both need kbuild on the path; `run` needs PyTorch, kernels 0.17, pytest and numpy too, and transformers and diffusers for
 # the injections. Exits 0 where everything passed.
@@ -42,7 +42,7 @@ prepare() {
 }
 
 run() {
-  local reports=$1 project
+  local reports=$1 project pages
   for project in "$folder"/*/; do
     try kbuild test "$project"
     try kbuild bench "$project" -o "$reports"
@@ -54,6 +54,9 @@ run() {
   done
   try python3 "$scripts/micro_benchmark.py" --path "$folder/my-rmsnorm" --function rms_norm --shape 8192 4096 \
     --eager "torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6)"
+  pages=$(mktemp -d)
+  try kbuild init my-org/my-silu --noarch --dest "$pages/my-silu"
+  try python3 "$here/triton_pages.py" run "$here/../../kbuild/data/skills/triton-kernels" "$pages"
   if python3 -c 'import transformers'; then
     try python3 "$scripts/transformers_injection.py" --path "$folder/my-rmsnorm" --layers 8 --hidden 4096 --tokens 2048
   fi

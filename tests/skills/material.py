@@ -8,6 +8,7 @@ from pathlib import Path
 from kbuild.resources import data_path
 
 SKILL = data_path("skills/cuda-kernels")
+TRITON = data_path("skills/triton-kernels")
 PAGES = sorted(SKILL.rglob("*.md"))
 REFERENCES = sorted((SKILL / "references").glob("*.md"))
 SCRIPTS = sorted(path for path in (SKILL / "scripts").iterdir() if path.is_file())
@@ -34,9 +35,9 @@ class Block:
         return f"{self.page.name}: {self.text.splitlines()[0][:60]}"
 
 
-def blocks(*languages: str) -> Iterator[Block]:
+def blocks(*languages: str, skill: Path = SKILL) -> Iterator[Block]:
     """Every fenced block in one of the languages, page by page."""
-    for page in PAGES:
+    for page in sorted(skill.rglob("*.md")):
         for language, text in re.findall(
             r"^```(\w+)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE
         ):
@@ -45,12 +46,12 @@ def blocks(*languages: str) -> Iterator[Block]:
 
 
 def commands() -> Iterator[tuple[Path, str]]:
-    """Every `kbuild …` command line in pages and scripts' text."""
-    for page in PAGES:
+    """Every `kbuild …` command line in pages, without the variables before it."""
+    for page in [*PAGES, *sorted(TRITON.rglob("*.md"))]:
         text = page.read_text()
         fenced = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
         lines = [line for block in fenced for line in block.splitlines()]
-        inline = re.findall(r"`(kbuild [^`]+)`", text)
+        inline = re.findall(r"`(?:[A-Z_]+=\S+ )?(kbuild [^`]+)`", text)
         for line in [*lines, *inline]:
             for part in re.split(r"&&|\|\|", line):
                 if part.strip().startswith("kbuild "):

@@ -52,6 +52,13 @@ def test_lands_where_the_agent_looks(project: Path, home: Path, agent: Agent) ->
     assert {path.parts[0] for path in map(Path, files(home))} == {in_home.split("/")[0]}
 
 
+@pytest.mark.parametrize("name", [skill.name for skill in shipped()])
+def test_each_by_its_name(project: Path, home: Path, name: str) -> None:
+    assert add(project, home, name, "--claude").stdout == f"{project / '.claude/skills' / name}: installed\n"
+    assert add(project, home, name, "--claude", "--check").code == 0
+    assert {path.name for path in (project / ".claude/skills").iterdir()} == {name}
+
+
 def test_opencode_honours_its_configuration_folder(project: Path, home: Path) -> None:
     env = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
     kbuild("skills", "add", "--opencode", "--global", cwd=project, env=env)
