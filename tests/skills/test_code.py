@@ -269,20 +269,45 @@ def test_limits_are_nvidias_own() -> None:
         assert memory.startswith(f"{shared} KB, {shared - 1} KB"), page.name
 
 
-def test_a_cpu_implementation_in_a_cuda_build(tmp_path: Path) -> None:
-    """The section that the page shows is one that the checker takes."""
-    (block,) = blocks("toml")
-    assert block.text.startswith("# file: build.toml (rmsnorm, appended)\n")
+def test_a_cuda_build_that_takes_cpu_tensors(tmp_path: Path, models: Client) -> None:
+    """As the page says, step by step: builds for both, and passes its tests on the CPU."""
+    (section,) = (block for block in blocks("toml") if block.page.name == "bindings.md")
+    (binding,) = (
+        block for block in blocks("cpp") if block.text.startswith("// file: torch-ext/torch_binding.cpp\n")
+    )
+    (tests,) = (
+        block
+        for block in blocks("python")
+        if block.text.startswith("# file: tests/test_silu.py (appended)\n")
+    )
+    root = tmp_path / "my-silu"
     backends = (Backend.CUDA, Backend.CPU)
-    scaffold = Scaffold(org="my-org", name="my-norm", backends=backends, op=Op.RMSNORM, stable_abi=False)
-    write(render(scaffold), tmp_path / "my-norm")
-    with (tmp_path / "my-norm" / "build.toml").open("a") as file:
-        file.write("\n" + block.text)
-    checked = kbuild("check", tmp_path / "my-norm", "--strict")
+    write(
+        render(Scaffold(org="my-org", name="my-silu", backends=backends, op=Op.ELEMENTWISE, stable_abi=True)),
+        root,
+    )
+    folder = root / "silu"
+    for file in (folder / "silu.cu", folder / "silu.cpp"):
+        name = "silu_cuda(" if file.suffix == ".cu" else "silu_cpu("
+        file.write_text(file.read_text().replace("const char* silu(", f"const char* {name}"))
+    header = (folder / "silu.h").read_text()
+    (declared,) = (line for line in header.splitlines() if line.startswith("const char* silu("))
+    both = "\n".join(declared.replace("silu(", f"silu_{backend}(") for backend in ("cuda", "cpu"))
+    (folder / "silu.h").write_text(header.replace(declared, both))
+    (root / "torch-ext" / "torch_binding.cpp").write_text(binding.body)
+    for file, block in ((root / "build.toml", section), (root / "tests" / "test_silu.py", tests)):
+        file.write_text(f"{file.read_text()}\n\n{block.body}")
+    checked = kbuild("check", root, "--strict")
     assert checked.code == 0, checked.stdout
-    listed = kbuild("variants", tmp_path / "my-norm", "--json").json()["variants"]
-    (cuda,) = (v for v in listed if v["variant"] == VARIANTS[1])
-    assert set(cuda["kernels"]) == {"rms_norm-cuda", "rms_norm-cpu-in-cuda"}
+    variants = [f"torch-stable-abi210-{backend}-x86_64-linux" for backend in ("cpu", "cu130")]
+    built = kbuild("build", root, *(word for name in variants for word in ("--variant", name)))
+    assert built.code == 0, built.stderr
+    (library,) = (root / "build" / variants[1]).glob("*.so")
+    assert "torch_parallel_for" in run("nm", "-D", library, env=dict(os.environ), cwd=root)
+    python = os.pathsep.join([str(models.python.parent), os.environ["PATH"]])
+    tested = kbuild("test", root, "--json", env={"PATH": python})
+    assert tested.code == 0, tested.stderr
+    assert tested.json()["skipped"] == 3, "those that need a GPU"
 
 
 def environment(project: Path, *folders: Path) -> dict[str, str]:
