@@ -269,17 +269,16 @@ def test_limits_are_nvidias_own() -> None:
         assert memory.startswith(f"{shared} KB, {shared - 1} KB"), page.name
 
 
+def block_of(first_line: str, language: str) -> Block:
+    (block,) = (block for block in blocks(language) if block.text.startswith(first_line + "\n"))
+    return block
+
+
 def test_a_cuda_build_that_takes_cpu_tensors(tmp_path: Path, models: Client) -> None:
     """As the page says, step by step: builds for both, and passes its tests on the CPU."""
-    (section,) = (block for block in blocks("toml") if block.page.name == "bindings.md")
-    (binding,) = (
-        block for block in blocks("cpp") if block.text.startswith("// file: torch-ext/torch_binding.cpp\n")
-    )
-    (tests,) = (
-        block
-        for block in blocks("python")
-        if block.text.startswith("# file: tests/test_silu.py (appended)\n")
-    )
+    section = block_of("# file: build.toml (elementwise, appended)", "toml")
+    binding = block_of("// file: torch-ext/torch_binding.cpp", "cpp")
+    tests = block_of("# file: tests/test_silu.py (appended)", "python")
     root = tmp_path / "my-silu"
     backends = (Backend.CUDA, Backend.CPU)
     write(
@@ -356,6 +355,63 @@ def test_bindings_build_and_run(tmp_path: Path, models: Client, kind: str) -> No
     assert built.code == 0, built.stderr
     run(models.python, "-c", TWO_RESULTS, env=environment(root), cwd=root)
 
+
+def test_the_same_operation_without_a_gradient(tmp_path: Path, models: Client) -> None:
+    root = tmp_path / "my-silu"
+    backends = (Backend.CPU,)
+    scaffold = Scaffold(org="my-org", name="my-silu", backends=backends, op=Op.ELEMENTWISE, stable_abi=False)
+    write(render(scaffold), root)
+    binding = root / "torch-ext" / "torch_binding.cpp"
+    text = binding.read_text()
+    for line in block_of("// file: torch_binding.cpp (elementwise, added)", "cpp").body.splitlines():
+        kind = line.strip().partition("(")[0]
+        text = text.replace(f"  {kind}(", f"{line}\n  {kind}(", 1)
+    binding.write_text(text)
+    functional = root / "torch-ext" / "my_silu" / "functional.py"
+    others = functional.read_text().partition("def silu(")[0]
+    functional.write_text(
+        others + block_of("# file: functional.py (elementwise, in the place of silu)", "python").body
+    )
+    assert kbuild("check", root, "--strict").stdout == ""
+    built = kbuild("build", root, "--variant", VARIANTS[0])
+    assert built.code == 0, built.stderr
+    python = os.pathsep.join([str(models.python.parent), os.environ["PATH"]])
+    tested = kbuild("test", root, "--json", env={"PATH": python})
+    assert tested.code == 0, tested.stderr
+    run(models.python, "-c", WITHOUT_GRADIENT, env=environment(root), cwd=root)
+
+
+WITHOUT_GRADIENT = """
+import torch
+from kernels import get_local_kernel
+from pathlib import Path
+
+kernel = get_local_kernel(Path("."))
+x = torch.randn(5, 7)
+assert torch.equal(kernel.silu(x), kernel._ops.ops.silu(x))
+torch.library.opcheck(kernel._ops.ops.silu_without_grad.default, (x,))
+
+
+def called(x):
+    with torch.profiler.profile() as profile:
+        kernel.silu(x)
+    return [event.name.rpartition("::")[2] for event in profile.events() if "my_silu" in event.name]
+
+
+wanting = x.clone().requires_grad_()
+assert called(x) == ["silu_without_grad"]
+assert "silu" in called(wanting)
+with torch.no_grad():
+    assert called(wanting) == ["silu_without_grad"]
+# What the page says of torch.func.
+try:
+    torch.func.grad(lambda t: kernel._ops.ops.silu(t).sum())(x)
+except RuntimeError as error:
+    assert "must override the setup_context staticmethod" in str(error)
+else:
+    raise AssertionError("grad")
+assert not torch.func.jvp(kernel._ops.ops.silu, (x,), (x,))[1].any()
+"""
 
 FILL = {
     "ordinary": "half.zero_(); scale.zero_();",
