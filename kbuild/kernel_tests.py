@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbuild import machine, process
+from kbuild import machine, process, variants
 from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
 
 _NEEDED = "pip install torch 'kernels>=0.17' pytest numpy"
@@ -127,6 +127,13 @@ def run_tests(
         raise MachineError(
             "running a kernel's tests needs PyTorch, and this environment has none", hint=_NEEDED
         )
+    if variant is not None and not variants.fits(
+        variants.parse(variant), torch=here.torch, cuda=here.cuda, arch=os.uname().machine
+    ):
+        raise MachineError(
+            f"{variant} does not load in this machine's {here}",
+            hint="test it where such a PyTorch is; without --variant the build that fits here is tested",
+        )
     environment = {
         **os.environ,
         "LOCAL_KERNELS": ":".join(f"{repo}={place}" for repo in repos) if repos else "",
@@ -175,9 +182,8 @@ def _judge(report: dict[str, Any], here: machine.InstalledTorch, root: Path) -> 
                 hint="pip install --upgrade 'kernels>=0.17'",
             )
         case {"unfit": trace}:
-            cuda = "no CUDA" if here.cuda is None else f"CUDA {here.cuda}"
             raise MachineError(
-                f"no built variant fits this machine's PyTorch {here.torch} with {cuda}:\n{trace.strip()}",
+                f"no built variant fits this machine's {here}:\n{trace.strip()}",
                 hint=f"kbuild build {root}",
             )
         case {"broken": text}:

@@ -27,6 +27,9 @@ class InstalledTorch:
     cuda: Version | None
     python: str
 
+    def __str__(self) -> str:
+        return f"PyTorch {self.torch} with {'no CUDA' if self.cuda is None else f'CUDA {self.cuda}'}"
+
 
 def installed_torch() -> InstalledTorch | None:
     """The PyTorch of the running interpreter, else of `python3` on the PATH (an active virtual environment)."""

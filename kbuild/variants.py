@@ -462,15 +462,23 @@ def best_for_machine(
     noarch.
     """
     backend = Backend.CPU if cuda is None else Backend.CUDA
-    fits = [
+    fitting = [
         entry
         for entry in candidates
-        if entry.backend is backend and _fits(entry.variant, torch=torch, cuda=cuda, arch=arch, os=os)
+        if entry.backend is backend and fits(entry.variant, torch=torch, cuda=cuda, arch=arch, os=os)
     ]
-    return min(fits, key=lambda entry: _preference(entry.variant), default=None)
+    return min(fitting, key=lambda entry: _preference(entry.variant), default=None)
 
 
-def _fits(variant: Variant, *, torch: Version | None, cuda: Version | None, arch: str, os: str) -> bool:
+def fits(
+    variant: Variant,
+    *,
+    torch: Version | None,
+    cuda: Version | None,
+    arch: str = "x86_64",
+    os: str = "linux",
+) -> bool:
+    """Whether a PyTorch (built with this CUDA; None: a CPU build) on such a machine can load the variant."""
     match variant:
         case NoarchVariant():
             return True

@@ -241,6 +241,15 @@ def test_nothing_that_fits(project: Path, tmp_path: Path, tester: Client) -> Non
     assert "no built variant fits this machine's PyTorch 2.13 with no CUDA" in tested.stderr
 
 
+def test_a_variant_of_another_pytorch(project: Path, tmp_path: Path, tester: Client) -> None:
+    root = copy(project, tmp_path / "project")
+    (root / "build" / VARIANTS[False][0]).rename(root / "build" / VARIANTS[False][1])
+    tested = kbuild("test", root, "--variant", VARIANTS[False][1], env=on_path(tester))
+    assert tested.code == 3
+    assert f"{VARIANTS[False][1]} does not load in this machine's PyTorch 2.13 with no CUDA" in tested.stderr
+    assert "Traceback" not in tested.stdout + tested.stderr
+
+
 def test_a_variant_that_is_not_there(project: Path, tester: Client) -> None:
     tested = kbuild("test", project, "--variant", "torch-cuda", env=on_path(tester))
     assert tested.code == 2
