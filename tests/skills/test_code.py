@@ -573,6 +573,19 @@ def operations(kernel, reference):
 """
 
 
+def test_the_bytes_that_a_smaller_result_moves(models: Client) -> None:
+    page = (SKILL / "references" / "benchmarking.md").read_text()
+    gate, quantized = re.findall(r"`(lambda x: nbytes[^`]+)`", page)
+    code = f"""
+import torch
+from kbuild.harness import nbytes
+x = torch.ones(3, 5, 8, dtype=torch.bfloat16)
+assert ({gate})(x) == nbytes(x, torch.ones(3, 5, 4, dtype=torch.bfloat16))
+assert ({quantized})(x) == nbytes(x, torch.ones(3, 5, 8, dtype=torch.int8), torch.ones(3, 5, 1))
+"""
+    run(models.python, "-c", code, env={"PYTHONPATH": str(ROOT)}, cwd=ROOT)
+
+
 def test_all_in_one_go(project: Path, models: Client) -> None:
     """Without a GPU: checks, builds the CPU and a CUDA variant, and tests the former."""
     tools = ROOT / ".venv" / "bin"
