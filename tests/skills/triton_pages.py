@@ -180,7 +180,7 @@ def compile_kernels(skill, projects, folder):
             for kernel, types, constants, length in (
                 (silu.elementwise, {**tensors, "n": "i32"}, {"BLOCK": 1024}, "n"),
                 (norm.in_registers, {**rows, "rows": "i32"}, {"ROWS": 1, "COLUMNS": 4096}, "hidden"),
-                (norm.in_passes, rows, {"PASS": 8192}, "hidden"),
+                (norm.in_passes, rows, {"PASSES": 3, "PASS": 8192}, "hidden"),
                 (page.gate_kernel, {**tensors, "width": "i32"}, {"BLOCK": 1024}, "width"),
             ):
                 varying = ["rows"] if "rows" in types else []
@@ -195,7 +195,7 @@ def compile_kernels(skill, projects, folder):
                 )
             types = {"q": "*i8", "scale": "*fp32", "input": dtype, "hidden": "i32"}
             quantize = ptx(page.quantize_kernel, types, {"COLUMNS": 4096}, arch=arch, warps=8)
-            assert "div.rn.f32" in quantize
+            assert "div.rn." in quantize
             types = {**tensors, "n": "i32", "factor": "fp32", "size_class": "i32"}
             assert accesses(ptx(page.scale_kernel.fn, types, {"BLOCK": 1024}, arch=arch)) == wide
 
@@ -267,7 +267,7 @@ REFUSED = {
 # Said by what runs on a GPU, or without one where one is needed: these are looked for in Triton's own source.
 SAID = {
     "Failed to find C compiler",
-    "Pointer argument cannot be accessed from Triton",
+    "cannot be accessed from Triton",
     "out of resource: ",
     "active drivers (",
     "Cannot call @triton.jit'd outside of the scope of a kernel",
@@ -297,7 +297,9 @@ def check_compiler(skill):
     for message in SAID:
         assert message in sources, message
     stated = set(re.findall(r"^\| `([^`]+)`", page.partition("## Wrong")[0], re.MULTILINE))
-    assert len(stated) == len(REFUSED) + len(SAID) + 1, "beside these: no Triton"
+    assert len(stated) == len(REFUSED) + len(SAID) + 2, (
+        "beside these: no Triton, and an older one under a newer NumPy"
+    )
 
 
 def check_specialization():

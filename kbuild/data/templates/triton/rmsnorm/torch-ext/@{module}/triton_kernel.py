@@ -30,19 +30,19 @@ def in_registers(out, input, weight, rows, hidden, eps, ROWS: tl.constexpr, COLU
 
 
 @triton.jit
-def in_passes(out, input, weight, hidden, eps, PASS: tl.constexpr):
-    """A row a program, of any length, and read twice."""
+def in_passes(out, input, weight, hidden, eps, PASSES: tl.constexpr, PASS: tl.constexpr):
+    """A row a program, of any length up to PASSES * PASS, and read twice."""
     row = tl.program_id(0).to(tl.int64)
     input += row * hidden
     out += row * hidden
     squares = tl.zeros((PASS,), tl.float32)
-    for start in range(0, hidden, PASS):
-        column = start + tl.arange(0, PASS)
+    for i in range(PASSES):
+        column = i * PASS + tl.arange(0, PASS)
         x = tl.load(input + column, mask=column < hidden, other=0.0).to(tl.float32)
         squares += x * x
     factor = tl.rsqrt(tl.sum(squares, axis=0) / hidden + eps)
-    for start in range(0, hidden, PASS):
-        column = start + tl.arange(0, PASS)
+    for i in range(PASSES):
+        column = i * PASS + tl.arange(0, PASS)
         mask = column < hidden
         y = tl.load(input + column, mask=mask, other=0.0).to(tl.float32) * factor
         if weight is not None:
@@ -58,8 +58,8 @@ def launch(out: torch.Tensor, input: torch.Tensor, weight: torch.Tensor | None, 
     rows = input.numel() // hidden
     with torch.cuda.device_of(input):
         if hidden > MOST_COLUMNS:
-            warps = PASS // ELEMENTS_PER_WARP
-            in_passes[(rows,)](out, input, weight, hidden, eps, PASS=PASS, num_warps=warps)
+            passes, warps = triton.cdiv(hidden, PASS), PASS // ELEMENTS_PER_WARP
+            in_passes[(rows,)](out, input, weight, hidden, eps, PASSES=passes, PASS=PASS, num_warps=warps)
             return
         columns = triton.next_power_of_2(hidden)
         tile = max(1, LEAST_ELEMENTS // columns)
