@@ -586,13 +586,14 @@ assert ({quantized})(x) == nbytes(x, torch.ones(3, 5, 8, dtype=torch.int8), torc
     run(models.python, "-c", code, env={"PYTHONPATH": str(ROOT)}, cwd=ROOT)
 
 
-def test_all_in_one_go(project: Path, models: Client) -> None:
+@pytest.mark.parametrize("named", [None, "torch212-cxx11-cu132-x86_64-linux"])
+def test_all_in_one_go(project: Path, models: Client, named: str | None) -> None:
     """Without a GPU: checks, builds the CPU and a CUDA variant, and tests the former."""
     tools = ROOT / ".venv" / "bin"
     env = environment(project, models.python.parent, tools)
-    done = subprocess.run(
-        ["bash", SKILL / "scripts" / "all.sh", project], env=env, capture_output=True, text=True, check=False
-    )
+    argv: list[str | Path] = ["bash", SKILL / "scripts" / "all.sh", project, *([named] if named else [])]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(name in done.stdout for name in VARIANTS)
-    assert "not run" in done.stderr
+    cuda = named or VARIANTS[1]
+    assert all(name in done.stdout for name in (VARIANTS[0], cuda))
+    assert f"compiled ({cuda}) and not run" in done.stderr
