@@ -118,7 +118,7 @@ def test_a_noarch_project_shares_all_but_the_implementation(op: Op) -> None:
     ours, theirs = render(replace(compiled, noarch=True)), render(compiled)
     package = "torch-ext/my_kernel"
     assert set(ours) - set(theirs) == {f"{package}/operation.py", f"{package}/triton_kernel.py"}
-    assert {Path(path).suffix for path in set(theirs) - set(ours)} == {".cpp", ".cu", ".h"}
+    assert {Path(path).suffix for path in set(theirs) - set(ours)} == {".cpp", ".cu", ".cuh", ".h"}
     differ = {path for path in set(ours) & set(theirs) if ours[path] != theirs[path]}
     assert differ == {"build.toml", "README.md", ".github/workflows/kernel.yml", f"{package}/functional.py"}
     assert "[torch-noarch]\n" in ours["build.toml"]

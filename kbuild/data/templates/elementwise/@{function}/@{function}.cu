@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "launch.cuh"
+
 namespace kernel {
 namespace {
 
@@ -22,7 +24,7 @@ struct alignas(kBytesPerAccess) Pack {
 };
 
 // The operation: change this, the reference and the derivative, and the rest stays.
-__device__ float apply(float x) { return x / (1.0f + __expf(-x)); }
+__device__ float apply(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // A pack a thread as long as both pointers allow it (`packs` of them), an element a thread for the rest.
 template <typename T>
@@ -31,6 +33,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kSize = Pack<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t stride = int64_t(gridDim.x) * kThreads;
+  wait_for_previous_grid();
   // NB: unrolled, these loops spill registers; they mostly run once.
 #pragma unroll 1
   for (int64_t i = first; i < packs; i += stride) {
@@ -54,9 +57,9 @@ const char* run(void* out, const void* in, int64_t n, cudaStream_t stream) {
   const int64_t packs = aligned(out) && aligned(in) ? n / Pack<T>::kSize : 0;
   const int64_t items = packs > 0 ? packs : n;
   const int64_t blocks = (items + kThreads - 1) / kThreads;
-  elementwise<T><<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0, stream>>>(
-      static_cast<T*>(out), static_cast<const T*>(in), n, packs);
-  const cudaError_t error = cudaGetLastError();
+  const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
+  const cudaError_t error = launch_overlapping(elementwise<T>, grid, dim3(kThreads), 0, stream, static_cast<T*>(out),
+                                               static_cast<const T*>(in), n, packs);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
