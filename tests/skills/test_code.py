@@ -53,9 +53,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cuda(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every CUDA block under the name that its first line gives it; nvcc came with the project."""
-    assert project.is_dir()
+    """A folder with every CUDA block under the name that its first line gives it, beside the project's launch.cuh.
+
+    nvcc came with the project.
+    """
     folder = tmp_path_factory.mktemp("cuda")
+    shutil.copy(project / "rms_norm" / "launch.cuh", folder)
     for block in blocks("cuda"):
         name = re.match(r"// file: (\S+)\n", block.text)
         assert name is not None, block
@@ -480,6 +483,27 @@ def test_every_script_is_run() -> None:
 def test_scripts_run(project: Path, models: Client, name: str) -> None:
     script = SKILL / "scripts" / name
     assert run(models.python, script, *ARGUMENTS[name], env=environment(project), cwd=project)
+
+
+WRONG = """
+
+def rms_norm(*arguments, true=rms_norm, **keywords):
+    return 1.1 * true(*arguments, **keywords)
+"""
+
+
+@pytest.mark.parametrize("name", ["transformers_injection.py", "diffusers_injection.py"])
+def test_an_injected_kernel_that_is_wrong_is_seen(
+    project: Path, models: Client, tmp_path: Path, name: str
+) -> None:
+    root = Path(shutil.copytree(project, tmp_path / "my-norm"))
+    functional = root / "build" / VARIANTS[0] / "functional.py"
+    functional.chmod(0o644)
+    functional.write_text(functional.read_text() + WRONG)
+    argv = [models.python, SKILL / "scripts" / name, *ARGUMENTS[name]]
+    done = subprocess.run(argv, env=environment(root), cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "rounding adds up over the layers" in done.stderr
 
 
 QUANTIZE = """
