@@ -98,7 +98,7 @@ def parse(content: bytes, *, path: Path) -> ElfFile:
         raise UnreadableElfError("it does not begin with the ELF magic number")
     try:
         return _Reader(content, path).facts()
-    except UnreadableElfError:
+    except (UnreadableElfError, ImportError):
         raise
     except Exception as error:
         # NB: on damaged input pyelftools raises its own errors, but also AssertionError, AttributeError,

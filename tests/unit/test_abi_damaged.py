@@ -3,6 +3,7 @@
 import contextlib
 import random
 import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,12 @@ def test_what_is_no_library_is_a_violation_that_says_why(
     assert violation.code == "unreadable"
     assert message in violation.message
     assert violation.hint
+
+
+def test_a_missing_reader_is_not_the_file_s_fault(sound: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    with pytest.raises(ImportError):
+        elf.parse(sound, path=Path(NAME))
 
 
 @pytest.mark.parametrize(
