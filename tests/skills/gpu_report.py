@@ -22,8 +22,11 @@ def tries(log: str) -> Iterator[dict[str, Any]]:
     for line in log.splitlines():
         if found := re.match(r"(\d+) passed\b", line):
             count = int(found[1])
+        # A part of what check_try.py judges.
+        if found := re.match(r"(\w+): ([\w ]+): (passed|FAILED)$", line):
+            yield {"command": f"{found[1]}: {found[2]}", "passed": found[3] == "passed", "tests": None}
         if found := re.match(r"(passed|FAILED): (.*)", line):
-            command = re.sub(r"/\S*?/?([\w.-]+)/?(?=\s|$)", r"\1", found[2].partition(" -o ")[0])
+            command = re.sub(r"(?<!\S)/\S*?([\w.-]+)/?(?=\s|$)", r"\1", found[2].partition(" -o ")[0])
             tests = count if command.startswith("kbuild test") else None
             yield {"command": command, "passed": found[1] == "passed", "tests": tests}
             count = None
