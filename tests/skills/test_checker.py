@@ -21,7 +21,7 @@ def test_every_task_has_a_check() -> None:
         [sys.executable, HERE / "check_try.py", "--help"], capture_output=True, text=True, check=True
     ).stdout
     assert all(task in help_text for task in tasks)
-    assert len(tasks) == 3
+    assert len(tasks) == 4
 
 
 def test_right_and_wrong(tmp_path: Path) -> None:
