@@ -500,7 +500,7 @@ def test_an_injected_kernel_that_is_wrong_is_seen(
     functional = root / "build" / VARIANTS[0] / "functional.py"
     functional.chmod(0o644)
     functional.write_text(functional.read_text() + WRONG)
-    argv = [models.python, SKILL / "scripts" / name, *ARGUMENTS[name]]
+    argv: list[str | Path] = [models.python, SKILL / "scripts" / name, *ARGUMENTS[name]]
     done = subprocess.run(argv, env=environment(root), cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "rounding adds up over the layers" in done.stderr
