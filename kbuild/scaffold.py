@@ -45,7 +45,7 @@ _WORDS = {
 }
 
 # What a project of Python alone goes without.
-_COMPILED = (".cpp", ".cu", ".h")
+_COMPILED = (".cpp", ".cu", ".cuh", ".h")
 
 _CPP_KEYWORDS = frozenset(
     """

@@ -1,4 +1,4 @@
-@% if cuda and not noarch %@
+@% if cuda %@
 // Launches that overlap: the set-up of a grid runs while the grid before it ends ("programmatic dependent launch", from
 // compute capability 9.0 on). A kernel launched so calls wait_for_previous_grid() before it touches memory.
 #pragma once
