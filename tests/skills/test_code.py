@@ -98,45 +98,63 @@ def assert_no_spills(log: str, least: int) -> None:
 
 
 DIVIDES = """
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
 #define __device__
+#define __host__
 using std::fmaf;
-using std::isinf;
-// DIVISOR
+using std::max;
 uint32_t state = 1;
 uint32_t random_bits() { return state = state * 1664525u + 1013904223u; }
 float as_float(uint32_t bits) { float value; std::memcpy(&value, &bits, 4); return value; }
 uint32_t as_bits(float value) { uint32_t bits; std::memcpy(&bits, &value, 4); return bits; }
+float __uint_as_float(uint32_t bits) { return as_float(bits); }
+uint32_t __float_as_uint(float value) { return as_bits(value); }
+int __float_as_int(float value) { return static_cast<int>(as_bits(value)); }
+// STRUCTS
+int integer(float x, float scale) {
+  return static_cast<int>(std::nearbyint(std::fmin(std::fmax(x / scale, -128.0f), 127.0f)));
+}
 int main() {
   long divisions = 0, wrong = 0, products = 0;
-  for (uint32_t exponent = 0; exponent < 247; ++exponent)
+  for (uint32_t exponent = 0; exponent < 255; ++exponent)
     for (int turn = 0; turn < 20; ++turn) {
       const float scale = as_float(exponent << 23 | random_bits() >> 9 | 1);
       const Divisor divisor(scale);
-      for (const float x : {0.0f, 3e38f, INFINITY, -INFINITY}) wrong += divisor.divide(x) != x / scale;
-      wrong += !std::isnan(divisor.divide(NAN));
-      for (int i = 0; i < 510; ++i) {  // around each tie, within two steps of float
-        const float x = as_float(as_bits((i / 2 - 127 + 0.5f) * scale) + random_bits() % 5 - 2);
+      for (const float x : {0.0f, 1e-45f, 3e38f, -3e38f, INFINITY, -INFINITY, NAN})
+        wrong += divisor.divide(x) != integer(x, scale);
+      for (int i = 0; i < 530; ++i) {  // around each tie and beyond, within two steps of float
+        const float tie = (i / 2 - 132 + 0.5f) * scale;
+        if (std::isinf(tie)) continue;
+        const float x = as_float(as_bits(tie) + random_bits() % 5 - 2);
         ++divisions;
-        wrong += divisor.divide(x) != x / scale;
-        products += std::nearbyint(x * (1.0f / scale)) != std::nearbyint(x / scale);
+        wrong += divisor.divide(x) != integer(x, scale);
+        products += integer(x * (1.0f / scale), 1.0f) != integer(x, scale);
       }
     }
-  std::printf("%d %d %d", divisions > 1000000, wrong == 0, products > 0);
+  const auto larger = Magnitude::combine;
+  const bool kept = std::isnan(larger(NAN, INFINITY)) && std::isnan(larger(1.0f, NAN)) && larger(2.0f, 1.0f) == 2.0f &&
+                    larger(0.0f, 1e-45f) == 1e-45f && larger(INFINITY, 3e38f) == INFINITY;
+  std::printf("%d %d %d %d", divisions > 1000000, wrong == 0, products > 0, kept);
 }
 """
 
 
+def struct(file: str, name: str) -> str:
+    (block,) = (block for block in blocks("cuda") if block.text.startswith(f"// file: {file}\n"))
+    found = re.search(rf"^struct {name} \{{.*?^\}};$", block.text, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[0]
+
+
 def test_the_divisor_divides(tmp_path: Path) -> None:
-    """On the CPU, whose float32 is the GPU's: around ties and for scales down to the smallest."""
-    (block,) = (block for block in blocks("cuda") if block.text.startswith("// file: narrow.cu\n"))
-    struct = re.search(r"^struct Divisor \{.*?^\};$", block.text, re.DOTALL | re.MULTILINE)
-    assert struct is not None
-    (tmp_path / "divides.cpp").write_text(DIVIDES.replace("// DIVISOR", struct[0]))
+    """On the CPU, whose float32 is the GPU's: around ties and for every scale, and no NaN is lost from a maximum."""
+    structs = struct("narrow.cu", "Divisor") + struct("row_reduce.cuh", "Magnitude")
+    (tmp_path / "divides.cpp").write_text(DIVIDES.replace("// STRUCTS", structs))
     argv: list[str | Path] = [
         "g++",
         "-std=c++17",
@@ -147,7 +165,7 @@ def test_the_divisor_divides(tmp_path: Path) -> None:
         tmp_path / "divides.cpp",
     ]
     run(*argv, env=dict(os.environ), cwd=tmp_path)
-    assert run(tmp_path / "divides", env={}, cwd=tmp_path) == "1 1 1"
+    assert run(tmp_path / "divides", env={}, cwd=tmp_path) == "1 1 1 1"
 
 
 ACTIVATES = """
@@ -343,7 +361,7 @@ def test_bindings_build_and_run(tmp_path: Path, models: Client, kind: str) -> No
     )
     write(render(scaffold), root)
     # The place of the device code, which the page leaves out.
-    binding, fills = re.subn(r"// guard, stream, and .*", FILL[kind], BINDINGS[kind])
+    binding, fills = re.subn(r"// guard, stream, and .* for (\S+) rows .*", FILL[kind], BINDINGS[kind])
     assert fills == 1
     (root / "torch-ext" / "torch_binding.cpp").write_text(binding)
     package = root / "torch-ext" / "my_silu"
@@ -417,10 +435,12 @@ assert not torch.func.jvp(kernel._ops.ops.silu, (x,), (x,))[1].any()
 """
 
 FILL = {
-    "ordinary": "half.zero_(); scale.zero_();",
-    "stable": "torch::stable::zero_(half); torch::stable::zero_(scale);",
+    "ordinary": r"half.zero_(); std::fill_n(scale.mutable_data_ptr<float>(), \1, 0.0f);",
+    "stable": r"torch::stable::zero_(half); std::fill_n(static_cast<float*>(scale.data_ptr()), \1, 0.0f);",
 }
 TWO_RESULTS = """
+import warnings
+
 import torch
 from kernels import get_local_kernel
 from pathlib import Path
@@ -440,6 +460,20 @@ for function in (lambda t, half, scale: split_rows(t, out=(half, scale)), compil
     assert not out[0].any() and not out[1].any()
 torch.library.opcheck(ops.split_rows.default, (x,))
 torch.library.opcheck(ops.split_rows_out.default, (*out, x))
+# Rows without a column have a result too.
+none, scale = torch.ones(3, 0), torch.ones(3, 1)
+split_rows(none, out=(none.clone(), scale))
+assert not scale.any()
+# What the page says of an op without a backward.
+wanting = torch.ones(3, 8, requires_grad=True)
+assert not any(result.requires_grad for result in split_rows(wanting))
+half, _ = ops.split_rows(wanting)
+assert half.requires_grad
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    half.sum().backward()
+assert any("autograd kernel was not registered" in str(warning.message) for warning in caught)
+assert wanting.grad is None
 for wrong in ((out[1], out[1]), (out[0], out[0]), (out[0].float(), out[1]), (out[0], out[1].half())):
     try:
         split_rows(x, out=wrong)
