@@ -126,6 +126,14 @@ def plan(skill: Skill, target: Path) -> Plan:
     return Plan(skill=skill, target=target, steps=tuple(steps))
 
 
+def installed_above(target: Path, here: Path) -> Path | None:
+    """The nearest copy in the folders above `here` of a skill whose place in `here` is `target`."""
+    if not target.is_relative_to(here):
+        return None
+    above = (parent / target.relative_to(here) for parent in here.parents)
+    return next((copy for copy in above if (copy / "SKILL.md").is_file()), None)
+
+
 def refuse_conflicts(plans: Iterable[Plan]) -> None:
     """Raise UsageError where carrying out one of the plans would undo a user's changes."""
     conflicts = [plan.target / path for plan in plans for path in plan.of(Action.CONFLICT)]

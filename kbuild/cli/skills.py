@@ -9,7 +9,18 @@ from typing import Any
 import click
 
 from kbuild.errors import ExitCode, UsageError
-from kbuild.skills import Action, Agent, Plan, apply, find, folder, plan, refuse_conflicts, shipped
+from kbuild.skills import (
+    Action,
+    Agent,
+    Plan,
+    apply,
+    find,
+    folder,
+    installed_above,
+    plan,
+    refuse_conflicts,
+    shipped,
+)
 
 _DEFAULT = "cuda-kernels"
 
@@ -75,6 +86,8 @@ def add(
             click.echo(f"{one.target}: {_summary(one, done=not check)}")
             for line in _changes(one):
                 click.echo(line, err=True)
+            if check and not one.up_to_date and (other := installed_above(one.target, Path.cwd())):
+                click.echo(f"  not looked at: the copy in {other}", err=True)
     if check and not all(one.up_to_date for one in plans):
         ctx.exit(ExitCode.FINDINGS)
 

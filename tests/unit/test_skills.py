@@ -118,6 +118,19 @@ def test_check_tells_the_state(project: Path, home: Path) -> None:
     assert state() == (1, "changed by hand")
 
 
+def test_check_in_a_folder_of_the_project_names_the_copy_above(project: Path, home: Path) -> None:
+    add(project, home, "--claude")
+    inner = project / "a" / "b"
+    inner.mkdir(parents=True)
+    checked = add(inner, home, "--claude", "--codex", "--check")
+    assert checked.code == 1
+    assert f"{inner / '.claude/skills' / NAME}: not installed\n" in checked.stdout
+    assert checked.stderr.count("not looked at") == 1
+    assert f"not looked at: the copy in {project / '.claude/skills' / NAME}\n" in checked.stderr
+    assert "not looked at" not in add(inner, home, "--claude").stderr
+    assert "not looked at" not in add(inner, home, "--claude", "--check").stderr
+
+
 def test_an_old_copy_is_brought_up_to_date(tmp_path: Path) -> None:
     old = Skill(
         name="s",
