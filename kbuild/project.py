@@ -69,6 +69,9 @@ class Project:
                 check_sources(Tree(config=config, source=source, files=files, texts=texts, report=report))
             except OSError as error:
                 _unreadable(root, error, report)
+        if any(error.code == "unknown-key" for error in report.errors):
+            # Good enough to look at the rest of the project, and not to act on.
+            project = replace(project, config=None)
         try:
             report = suppress(root, report)
         except OSError as error:

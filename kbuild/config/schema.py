@@ -245,18 +245,20 @@ BUILD = Table(
 
 
 def read_config(source: Source, report: Report, *, table: Table = BUILD) -> Config | None:
-    """The model, or None where `report` received an error from here.
+    """The model, or None where `report` received an error from here; an unknown key in a known table is left out of it.
 
     `table` is the edition to validate by: the current one, or edition 4, which means the same without its
     number.
     """
-    before = len(report.errors)
+    before = report.errors
     tree = read(table, source.data, (), source, report)
     frameworks = [name for name in source.data if name in FRAMEWORKS]
     if len(frameworks) != 1:
         _wrong_frameworks(frameworks, source, report)
     _check_kernel_depends(source, report)
-    if len(report.errors) > before:
+    tables = {spelling for key in table.keys for spelling in (key.name, *key.aliases)}
+    found = [error for error in report.errors if error not in before]
+    if any(error.code != "unknown-key" for error in found) or not tables.issuperset(source.data):
         return None
     return Config(
         general=_general(tree["general"]),

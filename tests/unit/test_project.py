@@ -279,3 +279,18 @@ def test_a_broken_configuration_is_no_config(base_project: Path) -> None:
     assert project.config is None
     with pytest.raises(FindingsError, match="toml-syntax"):
         project.visible_files()
+
+
+def test_an_unknown_key_hides_nothing_else(base_project: Path) -> None:
+    config = base_project / "build.toml"
+    config.write_text(config.read_text().replace('"cuda/norm.cuh"', '"cuda/gone.cuh"') + "cuda-flag = []\n")
+    project = Project.open(base_project)
+    assert set(codes(project)) == {"unknown-key", "missing-source", "unlisted-header"}
+    with pytest.raises(FindingsError, match="cuda-flag"):
+        project.require_config()
+
+
+def test_an_unknown_table_stops_before_what_it_may_have_meant(base_project: Path) -> None:
+    config = base_project / "build.toml"
+    config.write_text(config.read_text().replace("[kernel.norm_cuda]", "[kernels.norm_cuda]"))
+    assert codes(Project.open(base_project)) == ["unknown-key"]
