@@ -1,8 +1,4 @@
-"""Running a kernel's tests against its build, loaded the way its users load it: by `get_kernel`, through LOCAL_KERNELS.
-
-`kernels` reads LOCAL_KERNELS as `repo=path` pairs joined by colons; a path may be a project, its build folder or one
-variant, and of several variants it takes the one that fits the machine (kernels/load.py and kernels/resolver.py, 0.17).
-"""
+"""Running a kernel's tests against its build, loaded the way its users load it."""
 
 import ast
 import json
@@ -13,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbuild import machine, process, variants
-from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
+from kbuild import machine, process
+from kbuild.errors import BuildError, MachineError, UsageError
+from kbuild.loading import place_to_load, raise_for_failure, require_fit
 
 _NEEDED = "pip install torch 'kernels>=0.17' pytest numpy"
 
@@ -117,23 +114,13 @@ def run_tests(
     """
     if not (root / "tests").is_dir():
         raise UsageError(f"{root} has no tests folder", hint="put pytest files into tests/")
-    place = _build_to_load(root, variant)
-    if ":" in str(place):
-        raise UsageError(
-            f"{place} has a colon in its path, which LOCAL_KERNELS cannot name", hint="move the project"
-        )
+    place = place_to_load(root, variant)
     here = find_torch()
     if here is None:
         raise MachineError(
             "running a kernel's tests needs PyTorch, and this environment has none", hint=_NEEDED
         )
-    if variant is not None and not variants.fits(
-        variants.parse(variant), torch=here.torch, cuda=here.cuda, arch=os.uname().machine
-    ):
-        raise MachineError(
-            f"{variant} does not load in this machine's {here}",
-            hint="test it where such a PyTorch is; without --variant the build that fits here is tested",
-        )
+    require_fit(variant, here, does="test")
     environment = {
         **os.environ,
         "LOCAL_KERNELS": ":".join(f"{repo}={place}" for repo in repos) if repos else "",
@@ -160,39 +147,13 @@ def _isolated(root: Path) -> list[str]:
     return ["-c", os.devnull, "--rootdir", str(root), "--confcutdir", str(root)]
 
 
-def _build_to_load(root: Path, variant: str | None) -> Path:
-    build = root / "build"
-    built = sorted(path.name for path in build.glob("*") if (path / "metadata.json").is_file())
-    if not built:
-        raise UsageError(f"nothing is built in {build}", hint="run `kbuild build` first")
-    if variant is None:
-        return build
-    if variant not in built:
-        raise UsageError(f"{variant!r} is not built; there are: {', '.join(built)}")
-    return build / variant
-
-
 def _judge(report: dict[str, Any], here: machine.InstalledTorch, root: Path) -> TestRun:
-    match report:
-        case {"missing": missing}:
-            raise MachineError(f"{here.python} has PyTorch but no {' and no '.join(missing)}", hint=_NEEDED)
-        case {"old": old}:
-            raise MachineError(
-                f"{here.python} has kernels {old}, and loading a build needs 0.17 or later",
-                hint="pip install --upgrade 'kernels>=0.17'",
-            )
-        case {"unfit": trace}:
-            raise MachineError(
-                f"no built variant fits this machine's {here}:\n{trace.strip()}",
-                hint=f"kbuild build {root}",
-            )
-        case {"broken": text}:
-            raise FindingsError(f"the built kernel cannot be loaded: {text}")
-        case {"code": 5}:  # pytest.ExitCode.NO_TESTS_COLLECTED
-            raise UsageError(
-                f"pytest selected none of the tests in {root / 'tests'}",
-                hint=f"their names: kbuild test {root} --collect-only -q",
-            )
+    raise_for_failure(report, here, root, needed=_NEEDED)
+    if report["code"] == 5:  # pytest.ExitCode.NO_TESTS_COLLECTED
+        raise UsageError(
+            f"pytest selected none of the tests in {root / 'tests'}",
+            hint=f"their names: kbuild test {root} --collect-only -q",
+        )
     loaded = report["loaded"]
     return TestRun(
         variant=None if loaded is None else Path(loaded).parent.name,
