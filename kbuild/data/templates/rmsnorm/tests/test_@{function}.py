@@ -240,12 +240,25 @@ def test_runs_on_the_current_stream():
 
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
-def test_more_than_two_to_the_31_elements():
-    rows = 2**31 // 4096 + 5
-    if torch.cuda.mem_get_info()[0] < 5 * rows * 4096:
+@pytest.mark.parametrize("hidden", [8, 4096, 2**20])
+def test_more_than_two_to_the_31_elements(hidden):
+    rows = 2**31 // hidden + 5
+    if torch.cuda.mem_get_info()[0] < 5 * rows * hidden:
         pytest.skip("needs 11 GB of GPU memory")
-    x = torch.empty(rows, 4096, device=DEVICE, dtype=torch.bfloat16).normal_()
+    x = torch.empty(rows, hidden, device=DEVICE, dtype=torch.bfloat16).normal_()
     y = kernel.@{function}(x)
     for part in (slice(0, 3), slice(rows - 3, rows)):
         assert_rounded(y[part], reference.@{function}(x[part]))
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+def test_a_row_of_more_than_two_to_the_31_elements():
+    hidden = 2**31 + 9
+    if torch.cuda.mem_get_info()[0] < 5 * hidden:
+        pytest.skip("needs 11 GB of GPU memory")
+    x = torch.ones(hidden, device=DEVICE, dtype=torch.bfloat16)
+    x[-9:] = 2
+    y = kernel.@{function}(x)  # the mean of the squares is 1, but for 1e-8
+    for part in (slice(0, 9), slice(hidden - 9, hidden)):
+        assert_rounded(y[part], x[part].double())
 @% endif %@

@@ -37,12 +37,12 @@ def in_passes(out, input, weight, hidden, eps, PASSES: tl.constexpr, PASS: tl.co
     out += row * hidden
     squares = tl.zeros((PASS,), tl.float32)
     for i in range(PASSES):
-        column = i * PASS + tl.arange(0, PASS)
+        column = tl.cast(i, tl.int64) * PASS + tl.arange(0, PASS)
         x = tl.load(input + column, mask=column < hidden, other=0.0).to(tl.float32)
         squares += x * x
     factor = tl.rsqrt(tl.sum(squares, axis=0) / hidden + eps)
     for i in range(PASSES):
-        column = i * PASS + tl.arange(0, PASS)
+        column = tl.cast(i, tl.int64) * PASS + tl.arange(0, PASS)
         mask = column < hidden
         y = tl.load(input + column, mask=mask, other=0.0).to(tl.float32) * factor
         if weight is not None:
