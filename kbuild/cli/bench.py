@@ -53,6 +53,7 @@ def bench(
         document = json.loads(recorded.read_text(encoding="utf-8"))
         stem = recorded.stem
     else:
+        from kbuild import freshness
         from kbuild.project import Project
 
         project = Project.open(path)
@@ -67,6 +68,8 @@ def bench(
             check=check,
             story=lambda line: click.echo(line, err=True),
         )
+        if note := freshness.note(project, document["environment"]["variant"]):
+            click.echo(f"note: {note}", err=True)
     report = benchmarks.read(document)
     if as_json:
         click.echo(json.dumps(document, indent=1, ensure_ascii=False))

@@ -21,7 +21,7 @@ let
   packageFiles = project.packageFiles;
 
   # The op namespace, and with it the module's name, changes when anything does that the variant is made of: two builds
-  # that differ can live in one process.
+  # that differ can live in one process. NB: kbuild/freshness.py makes the same digest of the sources as they are now.
   digest = builtins.substring 0 12 (
     builtins.hashString "sha256" (
       builtins.toJSON [

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from trees import write_variant
 
-from kbuild import nixcmd, process
+from kbuild import freshness, nixcmd, process
 from kbuild.project import Project
 from kbuild.resources import package_path
 from kbuild.variants import Matrix, chosen, select
@@ -109,6 +111,61 @@ def test_python_and_nix_agree(tmp_path: Path) -> None:
             folder.name
         )
     assert compared > 300
+
+
+def ids_by_nix(root: Path) -> dict[str, str]:
+    """What variant.nix writes into metadata.json: variant -> id."""
+    nix = package_path() / "nix"
+    expression = f"""
+      let
+        data = {package_path()}/data;
+        load = name: builtins.fromJSON (builtins.readFile (data + "/${{name}}"));
+        scope = {{
+          util = import {nix}/util.nix;
+          matrix = load "matrix.json";
+          archs = load "cuda_archs.json";
+          package = {package_path()};
+          host = null;
+          provenance = null;
+          compile = _: "";
+          link = _: "";
+          step = wanted: wanted.inputs.metadata.id;
+        }};
+        project = import {nix}/project.nix scope {root};
+      in builtins.listToAttrs (map (row: {{ name = row.variant; value = import {nix}/variant.nix scope project row; }})
+           (import {nix}/rows.nix scope project))
+    """
+    done = process.run([*_EVAL, "--expr", expression])
+    assert done.ok, done.transcript()
+    result: dict[str, str] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("root", "edited"),
+    [
+        ("tests/fixtures/projects/relu_stable", "build.toml"),
+        ("tests/fixtures/projects/scale_noarch", "torch-ext/scale_noarch/__init__.py"),
+        ("example_kernels/relu", "torch-ext/torch_binding.cpp"),
+        ("example_kernels/ltx_video", "torch-ext/ltx_video/__init__.py"),
+        ("example_kernels/qwen3_8b", "torch-ext/qwen3_8b/__init__.py"),
+    ],
+)
+def test_a_build_is_known_by_the_sources_of_its_id(tmp_path: Path, root: str, edited: str) -> None:
+    source = Path(__file__).parents[2] / root
+    copy = tmp_path / "project"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "__pycache__"))
+    ids = ids_by_nix(copy)
+    assert ids
+    for name, identity in ids.items():
+        write_variant(copy / "build", name, {"__init__.py": b""}, identity=identity)
+    assert freshness.stale(Project.open(copy)) == ()
+    (copy / "tests").mkdir(exist_ok=True)
+    (copy / "tests" / "test_another.py").write_text("# No variant is made of this.\n")
+    assert freshness.stale(Project.open(copy)) == ()
+    with (copy / edited).open("a") as file:
+        file.write("\n")
+    assert set(freshness.stale(Project.open(copy))) == set(ids)
 
 
 def test_every_function_of_the_nix_library_is_in_its_table_of_contents() -> None:
