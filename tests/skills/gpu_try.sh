@@ -73,7 +73,7 @@ run() {
   done
   pages=$(mktemp -d)
   try kbuild init my-org/my-silu --noarch --dest "$pages/my-silu"
-  later python3 "$here/triton_pages.py" run "$here/../../kbuild/data/skills/triton-kernels" "$pages"
+  later python3 "$here/triton_pages.py" run "$pages"
   together
   for project in "$folder"/*/; do
     try kbuild bench "$project" -o "$reports"

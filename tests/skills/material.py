@@ -12,6 +12,7 @@ TRITON = data_path("skills/triton-kernels")
 PAGES = sorted(SKILL.rglob("*.md"))
 REFERENCES = sorted((SKILL / "references").glob("*.md"))
 SCRIPTS = sorted(path for path in (SKILL / "scripts").iterdir() if path.is_file())
+TRITON_SCRIPTS = sorted(path for path in (TRITON / "scripts").iterdir() if path.is_file())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from clients import Client, with_models
 from runs import kbuild
-from skills.material import PAGES, SCRIPTS, SKILL, Block, blocks
+from skills.material import PAGES, SCRIPTS, SKILL, TRITON, Block, blocks
 from skills.test_content import GPU_PAGES, facts
 
 from kbuild.scaffold import Backend, Op, Scaffold, render, write
@@ -290,8 +290,8 @@ def test_limits_are_nvidias_own() -> None:
         assert memory.startswith(f"{shared} KB, {shared - 1} KB"), page.name
 
 
-def block_of(first_line: str, language: str) -> Block:
-    (block,) = (block for block in blocks(language) if block.text.startswith(first_line + "\n"))
+def block_of(first_line: str, language: str, skill: Path = SKILL) -> Block:
+    (block,) = (block for block in blocks(language, skill=skill) if block.text.startswith(first_line + "\n"))
     return block
 
 
@@ -377,29 +377,107 @@ def test_bindings_build_and_run(tmp_path: Path, models: Client, kind: str) -> No
     run(models.python, "-c", TWO_RESULTS, env=environment(root), cwd=root)
 
 
-def test_the_same_operation_without_a_gradient(tmp_path: Path, models: Client) -> None:
-    root = tmp_path / "my-silu"
-    backends = (Backend.CPU,)
-    scaffold = Scaffold(org="my-org", name="my-silu", backends=backends, op=Op.ELEMENTWISE, stable_abi=False)
-    write(render(scaffold), root)
+def add_to_binding(root: Path) -> None:
     binding = root / "torch-ext" / "torch_binding.cpp"
     text = binding.read_text()
     for line in block_of("// file: torch_binding.cpp (elementwise, added)", "cpp").body.splitlines():
         kind = line.strip().partition("(")[0]
         text = text.replace(f"  {kind}(", f"{line}\n  {kind}(", 1)
     binding.write_text(text)
+
+
+def add_to_loop(root: Path, line: str) -> None:
+    operation = root / "torch-ext" / "my_silu" / "operation.py"
+    text = operation.read_text()
+    assert text.count("\n):\n") == 1
+    operation.write_text(text.replace("\n):\n", f"\n{line.rstrip()}\n):\n"))
+
+
+@pytest.mark.parametrize("noarch", [False, True], ids=["compiled", "noarch"])
+def test_the_same_operation_without_a_gradient(tmp_path: Path, models: Client, noarch: bool) -> None:
+    root = silu(tmp_path, noarch=noarch)
+    if noarch:
+        add_to_loop(
+            root, block_of("# file: operation.py (elementwise, added to the loop)", "python", TRITON).body
+        )
+    else:
+        add_to_binding(root)
     functional = root / "torch-ext" / "my_silu" / "functional.py"
     others = functional.read_text().partition("def silu(")[0]
     functional.write_text(
         others + block_of("# file: functional.py (elementwise, in the place of silu)", "python").body
     )
     assert kbuild("check", root, "--strict").stdout == ""
-    built = kbuild("build", root, "--variant", VARIANTS[0])
+    build_and_test(root, "torch-cpu" if noarch else VARIANTS[0], models)
+    run(models.python, "-c", WITHOUT_GRADIENT, env=environment(root), cwd=root)
+
+
+def silu(folder: Path, *, noarch: bool) -> Path:
+    backends = (Backend.CUDA, Backend.CPU) if noarch else (Backend.CPU,)
+    root = folder / "my-silu"
+    scaffold = Scaffold(
+        org="my-org", name="my-silu", backends=backends, op=Op.ELEMENTWISE, stable_abi=False, noarch=noarch
+    )
+    write(render(scaffold), root)
+    return root
+
+
+def build_and_test(root: Path, variant: str, models: Client) -> None:
+    built = kbuild("build", root, "--variant", variant)
     assert built.code == 0, built.stderr
     python = os.pathsep.join([str(models.python.parent), os.environ["PATH"]])
     tested = kbuild("test", root, "--json", env={"PATH": python})
     assert tested.code == 0, tested.stderr
-    run(models.python, "-c", WITHOUT_GRADIENT, env=environment(root), cwd=root)
+
+
+def test_a_backward_of_one_s_own(tmp_path: Path, models: Client) -> None:
+    root = silu(tmp_path, noarch=True)
+    add_to_loop(root, '    ("silu_backward", "(Tensor grad, Tensor input) -> Tensor", _silu_backward),')
+    operation = root / "torch-ext" / "my_silu" / "operation.py"
+    operation.write_text(operation.read_text().replace("\n\nfor name,", SILU_BACKWARD + "\n\nfor name,"))
+    functional = root / "torch-ext" / "my_silu" / "functional.py"
+    before, _, after = functional.read_text().partition("def _backward(")
+    own = block_of("# file: functional.py (elementwise, in the place of _backward)", "python").body
+    functional.write_text(f"{before}{own}\n\n{after[after.index('torch.library.register_autograd(') :]}")
+    tests = root / "tests" / "test_silu.py"
+    appended = block_of("# file: tests/test_silu.py (appended, for silu_backward)", "python").body
+    tests.write_text(f"{tests.read_text()}\n\n{appended}")
+    assert kbuild("check", root, "--strict").stdout == ""
+    build_and_test(root, "torch-cpu", models)
+    run(models.python, "-c", SECOND_GRADIENT, env=environment(root), cwd=root)
+
+
+SILU_BACKWARD = """
+
+def _silu_backward(grad, input):
+    _expect(grad.is_contiguous(), "grad must be contiguous")
+    with torch.no_grad():
+        gate = torch.sigmoid(input.float())
+        return (grad.float() * gate * (1 + input.float() * (1 - gate))).to(input.dtype)
+"""
+SECOND_GRADIENT = """
+import warnings
+
+import torch
+from kernels import get_local_kernel
+from pathlib import Path
+
+kernel = get_local_kernel(Path("."))
+ops = kernel._ops.ops
+x = torch.randn(5, 7, requires_grad=True)
+with torch.profiler.profile() as profile:
+    kernel.silu(x).sum().backward()
+assert any(event.name.endswith("silu_backward") for event in profile.events())
+# What the page says of such an op where a second gradient is asked for.
+x.grad = None
+first = ops.silu_backward(torch.ones(5, 7), x)
+assert first.requires_grad
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    first.sum().backward()
+assert any("autograd kernel was not registered" in str(warning.message) for warning in caught)
+assert x.grad is None
+"""
 
 
 WITHOUT_GRADIENT = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from skills.material import REFERENCES, SCRIPTS, SKILL, TRITON, Block, blocks, commands
+from skills.material import REFERENCES, SCRIPTS, SKILL, TRITON, TRITON_SCRIPTS, Block, blocks, commands
 
 from kbuild.cli import cli
 from kbuild.resources import data_json, package_path
@@ -58,7 +58,7 @@ def test_front_matter_is_valid_for_every_agent(skill: Path) -> None:
 def test_every_file_is_linked_and_every_link_leads_somewhere(skill: Path) -> None:
     text = "\n".join(page.read_text() for page in skill.rglob("*.md"))
     references = {path.name for path in (skill / "references").iterdir()}
-    scripts = {path.name for path in SCRIPTS} if skill == SKILL else set()
+    scripts = {path.name for path in (SCRIPTS if skill == SKILL else TRITON_SCRIPTS)}
     elsewhere = re.findall(r"`([\w-]+\.md)` of the skill `cuda-kernels`", text)
     assert set(elsewhere) <= {path.name for path in REFERENCES}
     known = references | scripts | set(elsewhere)
@@ -137,7 +137,7 @@ def test_codes_of_findings_exist(skill: Path) -> None:
 
 
 def test_scripts_parse_and_say_what_they_do() -> None:
-    for script in SCRIPTS:
+    for script in [*SCRIPTS, *TRITON_SCRIPTS]:
         text = script.read_text()
         assert text.startswith("#!"), script
         if script.suffix == ".py":

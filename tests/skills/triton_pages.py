@@ -1,7 +1,7 @@
 """Runs the code of the skill triton-kernels, in a Python with PyTorch and Triton; needs neither kbuild nor pytest.
 
-    triton_pages.py run SKILL PROJECTS       against float64: on a GPU where there is one, else set TRITON_INTERPRET=1
-    triton_pages.py compile SKILL PROJECTS   for every architecture, and what the pages say of the compiler; no GPU
+    triton_pages.py run PROJECTS       against float64: on a GPU where there is one, else set TRITON_INTERPRET=1
+    triton_pages.py compile PROJECTS   for every architecture, and what the pages say of the compiler; no GPU
 
 PROJECTS holds my-silu and (to compile) my-norm, as `kbuild init --noarch` writes them.
 """
@@ -15,11 +15,16 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
+
+SKILL = Path(__file__).parents[2] / "kbuild" / "data" / "skills" / "triton-kernels"
+sys.path.insert(0, str(SKILL / "scripts"))
+from inspect_kernel import accesses, compiled, resources  # noqa: E402
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -32,8 +37,8 @@ def add_op_namespace_prefix(name): return f"page::{name}"
 """
 
 
-def python_blocks(skill):
-    for page in sorted(skill.rglob("*.md")):
+def python_blocks():
+    for page in sorted(SKILL.rglob("*.md")):
         yield from re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
@@ -46,8 +51,8 @@ def load(name, text, folder):
     return module
 
 
-def page_module(skill, folder):
-    own = [text for text in python_blocks(skill) if not text.startswith("# ")]
+def page_module(folder):
+    own = [text for text in python_blocks() if not text.startswith("# ")]
     assert len(own) == 3
     return load("page", "\n\n".join(own), folder)
 
@@ -71,13 +76,53 @@ def around(shape, dtype):
 
 def check_gate(page):
     for dtype in DTYPES:
-        for rows, width in ((3, 7), (2, 1024), (5, 1500), (0, 8)):
+        # Beside them: several rows a program, one column, blocks of every alignment, more rows than 65535.
+        for rows, width in (
+            (3, 7),
+            (2, 1024),
+            (5, 1500),
+            (0, 8),
+            (3, 0),
+            (33, 128),
+            (1500, 1),
+            (2, 3002),
+            (66000, 2),
+        ):
             x = torch.randn(rows, 2 * width, device=DEVICE).to(dtype)
             out, untouched = around((rows, width), dtype)
             page.gate(out, x)
             gate, up = x.double().chunk(2, -1)
             close(out, gate / (1 + torch.exp(-gate)) * up)
             untouched()
+
+
+def check_gate_tiles(page):
+    """Every element has a program, the grid's one dimension has room, and lengths compile few variants."""
+    variants = set()
+    for width in [*range(1, 5000), 2**31 + 9]:
+        for rows in (1, 7, 70000, 2**33 // width + 1):
+            programs, constants = page.gate_tiles(rows, width)
+            columns, align = constants["COLUMNS"], constants["ALIGN"]
+            assert programs * constants["ROWS"] * columns >= rows * width
+            assert programs < 2**31 or rows * width > 2**39  # a terabyte of bfloat16
+            assert width % align == 0
+            assert columns == 1024 or columns >= width > columns // 2
+            variants.add(tuple(constants.values()))
+    assert len(variants) == 1 + 1 + 2 + 3 + 4 * 7
+
+
+def check_interpreter(page):
+    """What the pages say of it."""
+    x = torch.tensor([1 + 2**-8 + 2**-9, 0.0], device=DEVICE)
+    out = torch.empty(2, device=DEVICE, dtype=torch.bfloat16)
+    page.scale(out, x, 1.0)
+    assert out[0] == 1, "rounded it is 1 + 2**-7"
+    x = torch.tensor([[-1000.0, 1.0]])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        page.gate(torch.empty(1, 1), x)
+    said = [f"{one.category.__name__}: {one.message}" for one in caught]
+    assert said == ["RuntimeWarning: overflow encountered in exp"]
 
 
 def check_quantize(page):
@@ -108,8 +153,8 @@ def check_autotune(page):
     assert len(tuner.cache) == 3
 
 
-def check_triton_op(skill, projects, folder):
-    (text,) = (text for text in python_blocks(skill) if text.startswith("# file: functional.py\n"))
+def check_triton_op(projects, folder):
+    (text,) = (text for text in python_blocks() if text.startswith("# file: functional.py\n"))
     package = Path(shutil.copytree(projects / "my-silu" / "torch-ext" / "my_silu", folder / "my_silu"))
     (package / "functional.py").write_text(text)
     (package / "_ops.py").write_text(OPS)
@@ -122,82 +167,94 @@ def check_triton_op(skill, projects, folder):
         close(torch.compile(silu, fullgraph=True)(x), exact)
 
 
-def check_report(skill, page):
+def check_report(page):
     """On a GPU alone: the interpreter compiles nothing."""
-    (text,) = (text for text in python_blocks(skill) if text.startswith("# gpu: "))
+    (text,) = (text for text in python_blocks() if text.startswith("# gpu: "))
     x = torch.randn(4096, device=DEVICE, dtype=torch.bfloat16)
-    names = {"kernel": page.gate_kernel, "grid": (1, 2), "arguments": (x[:2048], x, 2048, 1024)}
+    names = {"kernel": page.gate_kernel, "grid": (2,), "arguments": (x[:2048], x, 1, 256, 8, 1, 1024)}
     exec(text, names)
     assert "v4" in names["compiled"].asm["ptx"]
     assert names["compiled"].n_spills == 0
 
 
-def run(skill, projects, folder):
+def run(projects, folder):
     assert GPU or triton.knobs.runtime.interpret, "neither a GPU nor TRITON_INTERPRET=1"
     torch.manual_seed(0)
-    page = page_module(skill, folder)
+    page = page_module(folder)
     check_gate(page)
+    check_gate_tiles(page)
     check_quantize(page)
     check_autotune(page)
-    check_triton_op(skill, projects, folder)
+    check_triton_op(projects, folder)
     if GPU:
-        check_report(skill, page)
+        check_report(page)
+    else:
+        check_interpreter(page)
 
 
-def ptx(kernel, types, constants, *, unaligned=(), arch=90, warps=4):
-    """What `kernel` compiles to, all arguments divisible by 16 but those named."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    names = kernel.arg_names
-    signature = {name: "constexpr" if name in constants else types[name] for name in names}
-    aligned = [name for name in types if types[name] != "fp32" and name not in unaligned]
-    source = ASTSource(
-        kernel,
-        signature=signature,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
-    )
-    target = GPUTarget("cuda", arch, 32)
-    return triton.compile(source, target=target, options={"num_warps": warps}).asm["ptx"]
+def ptx(*arguments, **options):
+    return compiled(*arguments, **options).asm["ptx"]
 
 
-def accesses(text):
-    return set(re.findall(r"(?:ld|st)\.global\.(\S+)", text))
+def widths(*arguments, **options):
+    """Of the accesses to global memory."""
+    return {access.partition(".global.")[2] for access in accesses(ptx(*arguments, **options))}
 
 
-def compile_kernels(skill, projects, folder):
-    page = page_module(skill, folder)
+@triton.jit
+def promised(out, input, n, BLOCK: tl.constexpr):
+    n = tl.multiple_of(n, 8)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(input + offsets, mask=offsets < n)
+    tl.store(out + offsets, x, mask=offsets < n)
+
+
+def check_accesses(page):
+    """In units of ALIGN elements accesses are as wide as these; a promise on the argument is not heard."""
+    for dtype, by_align in (
+        ("*bf16", {1: "b16", 2: "b32", 4: "v2.b32", 8: "v4.b32"}),
+        ("*fp16", {1: "b16", 2: "b32", 4: "v2.b32", 8: "v4.b32"}),
+        ("*fp32", {1: "b32", 2: "v2.b32", 4: "v4.b32", 8: "v4.b32"}),
+    ):
+        for align, width in by_align.items():
+            for tile in ("1, 1024", "8, 128"):
+                signature = f"{dtype}:16, {dtype}:16, i32, i32, {align}, {tile}"
+                for arch in ARCHITECTURES:
+                    assert widths(page.gate_kernel, signature, arch=arch) == {width}, (arch, signature)
+    assert widths(promised, "*bf16:16, *bf16:16, i32, 1024") == {"b16"}
+
+
+def compile_kernels(projects, folder):
+    page = page_module(folder)
     silu, norm = (
         load(name, (projects / f"my-{name}/torch-ext/my_{name}/triton_kernel.py").read_text(), folder)
         for name in ("silu", "norm")
     )
+    check_accesses(page)
     for arch in ARCHITECTURES:
-        for dtype in ("*fp32", "*fp16", "*bf16"):
-            tensors = {"out": dtype, "input": dtype}
-            rows = {**tensors, "weight": dtype, "hidden": "i32", "eps": "fp32"}
+        for dtype in ("*fp32:16", "*fp16:16", "*bf16:16"):
             wide = {"v4.b32"}
-            for kernel, types, constants, length in (
-                (silu.elementwise, {**tensors, "n": "i32"}, {"BLOCK": 1024}, "n"),
-                (norm.in_registers, {**rows, "rows": "i32"}, {"ROWS": 1, "COLUMNS": 4096}, "hidden"),
-                (norm.in_passes, rows, {"PASSES": 3, "PASS": 8192}, "hidden"),
-                (page.gate_kernel, {**tensors, "width": "i32"}, {"BLOCK": 1024}, "width"),
+            for kernel, rest, warps in (
+                (silu.elementwise, "i32LENGTH, 1024", 4),
+                (norm.in_registers, f"{dtype}, i32, i32LENGTH, fp32, 1, 4096", 4),
+                (norm.in_passes, f"{dtype}, i32LENGTH, fp32, 3, 8192", 16),
             ):
-                varying = ["rows"] if "rows" in types else []
-                warps = 16 if kernel is norm.in_passes else 4
-                found = accesses(ptx(kernel, types, constants, unaligned=varying, arch=arch, warps=warps))
+                signature = f"{dtype}, {dtype}, {rest}"
+                known = compiled(kernel, signature.replace("LENGTH", ":16"), arch=arch, warps=warps)
+                found = {access.partition(".global.")[2] for access in accesses(known.asm["ptx"])}
                 assert found == wide, (kernel, arch, dtype, found)
-                narrow = accesses(
-                    ptx(kernel, types, constants, unaligned=[length, *varying], arch=arch, warps=warps)
-                )
-                assert not any("v" in access for access in narrow), (
-                    "a length that is not known to be divisible"
-                )
-            types = {"q": "*i8", "scale": "*fp32", "input": dtype, "hidden": "i32"}
-            quantize = ptx(page.quantize_kernel, types, {"COLUMNS": 4096}, arch=arch, warps=8)
+                assert resources(known.asm["cubin"])[1] == 0, "nothing spills"
+                narrow = widths(kernel, signature.replace("LENGTH", ""), arch=arch, warps=warps)
+                assert not any("v" in width for width in narrow), "a length not known to be divisible"
+            quantize = ptx(
+                page.quantize_kernel, f"*i8:16, *fp32:16, {dtype}, i32:16, 4096", arch=arch, warps=8
+            )
             assert "div.rn." in quantize
-            types = {**tensors, "n": "i32", "factor": "fp32", "size_class": "i32"}
-            assert accesses(ptx(page.scale_kernel.fn, types, {"BLOCK": 1024}, arch=arch)) == wide
+            scale = f"{dtype}, {dtype}, i32:16, fp32, i32, 1024"
+            assert widths(page.scale_kernel, scale, arch=arch) == wide
+    long = compiled(norm.in_passes, "*bf16:16, *bf16:16, None, i64, fp32, 262145, 8192", warps=16)
+    products = re.findall(r"arith.muli .* : (\S+)", long.asm["ttir"])
+    assert set(products) == {"i64"}, "columns beyond 2**31"
 
 
 @triton.jit
@@ -245,6 +302,12 @@ def accumulates(out, input, n, BLOCK: tl.constexpr):
     tl.store(out + tl.arange(0, BLOCK), total)
 
 
+@triton.jit
+def never(out, input, n, BLOCK: tl.constexpr):
+    for start in range(0, 2147491840, BLOCK):
+        tl.store(out + start + tl.arange(0, BLOCK), 0.0)
+
+
 FACTOR = 3
 
 
@@ -254,7 +317,7 @@ def reads_a_global(out, input, n, BLOCK: tl.constexpr):
     tl.store(out + c, tl.load(input + c) * FACTOR)
 
 
-HALVES = {"out": "*fp16", "input": "*fp16", "n": "i32"}
+HALVES = "*fp16:16, *fp16:16, i32:16"
 REFUSED = {
     "arange's range must be a power of 2": (exponential, 100),
     "arange's arguments must be of type tl.constexpr": (not_constant, 128),
@@ -276,18 +339,19 @@ SAID = {
 
 def refusal(kernel, block):
     try:
-        ptx(kernel, HALVES, {"BLOCK": block})
+        ptx(kernel, f"{HALVES}, {block}")
     except Exception as error:
         return str(error)
     raise AssertionError(f"{kernel} compiled")
 
 
-def check_compiler(skill):
+def check_compiler():
     """The tables of dtypes, messages and specialization."""
-    assert "add.f16" in ptx(sums, HALVES, {"BLOCK": 128})
-    assert re.search(r"div\.(full|approx)\.f32", ptx(divides, HALVES, {"BLOCK": 128}))
-    assert "max.NaN" not in ptx(largest, HALVES, {"BLOCK": 128})
-    page = (skill / "references" / "troubleshooting.md").read_text()
+    assert "add.f16" in ptx(sums, f"{HALVES}, 128")
+    assert re.search(r"div\.(full|approx)\.f32", ptx(divides, f"{HALVES}, 128"))
+    assert "max.NaN" not in ptx(largest, f"{HALVES}, 128")
+    assert "st.global" not in ptx(never, f"{HALVES}, 1024")
+    page = (SKILL / "references" / "troubleshooting.md").read_text()
     for message, (kernel, block) in REFUSED.items():
         assert f"`{message}`" in page, message
         said = refusal(kernel, block)
@@ -297,8 +361,8 @@ def check_compiler(skill):
     for message in SAID:
         assert message in sources, message
     stated = set(re.findall(r"^\| `([^`]+)`", page.partition("## Wrong")[0], re.MULTILINE))
-    assert len(stated) == len(REFUSED) + len(SAID) + 2, (
-        "beside these: no Triton, and an older one under a newer NumPy"
+    assert len(stated) == len(REFUSED) + len(SAID) + 3, (
+        "beside these: no Triton, an older one under a newer NumPy, and what its interpreter warns of"
     )
 
 
@@ -318,17 +382,17 @@ def check_specialization():
     assert len(keys([x, x[1:], x[4:], x.half(), None])) == 4
 
 
-def main(mode, skill, projects):
+def main(mode, projects):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if mode == "run":
-            run(Path(skill), Path(projects), folder)
+            run(Path(projects), folder)
             sys.stdout.write(
                 f"the code of the pages ran on the {'GPU' if GPU else 'CPU, in the interpreter'}\n"
             )
         else:
-            compile_kernels(Path(skill), Path(projects), folder)
-            check_compiler(Path(skill))
+            compile_kernels(Path(projects), folder)
+            check_compiler()
             check_specialization()
 
 
