@@ -4,7 +4,8 @@ import re
 
 from kbuild.errors import BuildError, HubError, KbuildError, MachineError
 
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# Colours, and g++'s "erase to the end of the line" beside each.
+ANSI = re.compile(r"\x1b\[[0-9;]*[mK]")
 
 # What surrounds a sentence in Nix's output.
 _NOISE = " ':;"

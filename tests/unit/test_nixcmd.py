@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kbuild.errors import BuildError, HubError, KbuildError, MachineError
-from kbuild.nix_errors import explain, never_started
+from kbuild.nix_errors import ANSI, explain, never_started
 from kbuild.nixcmd import Events, compiler_errors, step_name
 
 DRV = "/nix/store/r3ivyqwc9m3kh320sv11apals3vj1j57-relu.cu.o.drv"
@@ -91,3 +91,10 @@ def test_the_telling_lines_of_a_log() -> None:
     )
     assert list(compiler_errors(log)) == ["a.cu(3): error: expected ;", "  int x", "  ^"]
     assert list(compiler_errors("one\ntwo", limit=1)) == ["two"]
+
+
+def test_the_telling_lines_of_a_coloured_log() -> None:
+    """As g++ writes to Nix, which gives it a terminal."""
+    error = "\x1b[01m\x1b[Ka.cpp:1:2:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Kno matching function"
+    log = "\n".join([error, *("\x1b[01;36m\x1b[Knote: \x1b[m\x1b[Kcandidate" for _ in range(50))])
+    assert next(iter(compiler_errors(ANSI.sub("", log)))) == "a.cpp:1:2: error: no matching function"

@@ -218,7 +218,21 @@ def test_the_name_it_has_may_be_said(op: Op) -> None:
 
 @EVERY_OP
 @pytest.mark.parametrize(
-    "text", ["swiglu", "int8_quantize", "gelu", "sigmoid", "softmax", "rope", "add_rms_norm", "q"]
+    "text",
+    [
+        "swiglu",
+        "int8_quantize",
+        "gelu",
+        "softmax",
+        "rope",
+        "add_rms_norm",
+        "q",
+        "tanh",
+        "fma",
+        "abs",
+        "log",
+        "y0",
+    ],
 )
 def test_good_functions(text: str, op: Op) -> None:
     assert parse_function(text, op) == text

@@ -15,6 +15,8 @@ extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_inde
 #endif
 
 @% endif %@
+// NB: it has a name, since the C library may have a function called the same: an address of it would be of either.
+namespace binding {
 namespace {
 
 using torch::headeronly::ScalarType;
@@ -51,11 +53,12 @@ void @{function}_out(Tensor out, const Tensor& input) {
 
 Tensor @{function}(const Tensor& input) {
   Tensor out = torch::stable::empty_like(input);
-  @{function}_out(out, input);
+  binding::@{function}_out(out, input);
   return out;
 }
 
 }  // namespace
+}  // namespace binding
 
 STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def("@{function}(Tensor input) -> Tensor");
@@ -65,16 +68,16 @@ STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
 @% if cuda %@
 #if defined(CUDA_KERNEL)
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {
-  ops.impl("@{function}", TORCH_BOX(&@{function}));
-  ops.impl("@{function}_out", TORCH_BOX(&@{function}_out));
+  ops.impl("@{function}", TORCH_BOX(&binding::@{function}));
+  ops.impl("@{function}_out", TORCH_BOX(&binding::@{function}_out));
 }
 #endif
 @% endif %@
 @% if cpu %@
 #if defined(CPU_KERNEL)
 STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
-  ops.impl("@{function}", TORCH_BOX(&@{function}));
-  ops.impl("@{function}_out", TORCH_BOX(&@{function}_out));
+  ops.impl("@{function}", TORCH_BOX(&binding::@{function}));
+  ops.impl("@{function}_out", TORCH_BOX(&binding::@{function}_out));
 }
 #endif
 @% endif %@
@@ -93,6 +96,8 @@ STABLE_TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
 #include "../@{function}/@{function}.h"
 #include "registration.h"
 
+// NB: it has a name, since the C library may have a function called the same: an address of it would be of either.
+namespace binding {
 namespace {
 
 kernel::Scalar scalar_of(const at::Tensor& tensor) {
@@ -130,11 +135,12 @@ void @{function}_out(at::Tensor& out, const at::Tensor& input) {
 
 at::Tensor @{function}(const at::Tensor& input) {
   at::Tensor out = at::empty_like(input);
-  @{function}_out(out, input);
+  binding::@{function}_out(out, input);
   return out;
 }
 
 }  // namespace
+}  // namespace binding
 
 TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def("@{function}(Tensor input) -> Tensor");
@@ -144,16 +150,16 @@ TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
 @% if cuda %@
 #if defined(CUDA_KERNEL)
 TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {
-  ops.impl("@{function}", &@{function});
-  ops.impl("@{function}_out", &@{function}_out);
+  ops.impl("@{function}", &binding::@{function});
+  ops.impl("@{function}_out", &binding::@{function}_out);
 }
 #endif
 @% endif %@
 @% if cpu %@
 #if defined(CPU_KERNEL)
 TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) {
-  ops.impl("@{function}", &@{function});
-  ops.impl("@{function}_out", &@{function}_out);
+  ops.impl("@{function}", &binding::@{function});
+  ops.impl("@{function}_out", &binding::@{function}_out);
 }
 #endif
 @% endif %@
