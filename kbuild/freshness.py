@@ -20,12 +20,9 @@ def stale(project: Project) -> tuple[str, ...]:
 
     Nothing is said of what this project does not build, and of what another builder built.
     """
-    config = project.require_config()
-    files = project.visible_files()
+    build = project.root / "build"
     return tuple(
-        variant.name
-        for variant in chosen(select(config, Matrix.load()))
-        if _is_stale(project.root, config, files, variant)
+        name for name, digest in digests(project).items() if _built_from(build / name) not in (None, digest)
     )
 
 
@@ -40,25 +37,34 @@ def note(project: Project, variant: str | None = None) -> str | None:
     )
 
 
-def _is_stale(root: Path, config: Config, files: tuple[str, ...], variant: Chosen) -> bool:
-    try:
-        built = metadata.load(root / "build" / variant.name / metadata.FILE_NAME).id
-    except (OSError, metadata.MetadataError):
-        return False
-    # NB: the form that nix/variant.nix gives it.
-    match = re.fullmatch(rf"_\w+_([0-9a-f]{{12}})_{variant.name.replace('-', '_')}", built)
-    return match is not None and match[1] != _digest(root, config, files, variant)
-
-
-def _digest(root: Path, config: Config, files: tuple[str, ...], variant: Chosen) -> str:
-    """The digest that nix/variant.nix makes of all that a variant is made of."""
+def digests(project: Project) -> dict[str, str]:
+    """variant -> the digest that nix/variant.nix makes of all that it is made of, and puts into its id."""
+    config = project.require_config()
     package = f"torch-ext/{config.general.name.replace('-', '_')}/"
-    sources = sorted((file for file in files if file.startswith(package)), key=lambda file: file.split("/"))
-    if not isinstance(variant.variant, NoarchVariant):
-        sources += _compiled(config, variant)
-    content = [variant.name, _hash(root, CONFIG_NAME), [[file, _hash(root, file)] for file in sources]]
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    files = [file for file in project.visible_files() if file.startswith(package)]
+    files.sort(key=lambda file: file.split("/"))
+    found = {}
+    for variant in chosen(select(config, Matrix.load())):
+        noarch = isinstance(variant.variant, NoarchVariant)
+        sources = [*files, *([] if noarch else _compiled(config, variant))]
+        content = [
+            variant.name,
+            _hash(project.root / CONFIG_NAME),
+            [[file, _hash(project.root / file)] for file in sources],
+        ]
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        found[variant.name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return found
+
+
+def _built_from(variant: Path) -> str | None:
+    """The digest in the id of a built variant; None where there is none, or not in the form of ours."""
+    try:
+        identity = metadata.load(variant / metadata.FILE_NAME).id
+    except (OSError, metadata.MetadataError):
+        return None
+    match = re.fullmatch(rf"_\w+_([0-9a-f]{{12}})_{variant.name.replace('-', '_')}", identity)
+    return None if match is None else match[1]
 
 
 def _compiled(config: Config, variant: Chosen) -> Iterator[str]:
@@ -71,6 +77,5 @@ def _compiled(config: Config, variant: Chosen) -> Iterator[str]:
         yield inside(path) or path
 
 
-def _hash(root: Path, file: str) -> str | None:
-    path = root / file
+def _hash(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

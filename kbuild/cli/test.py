@@ -1,12 +1,18 @@
 """`kbuild test`: a kernel's tests, against its build."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from kbuild.errors import ExitCode
+from kbuild.errors import ExitCode, UsageError
+from kbuild.text import plural
+
+if TYPE_CHECKING:
+    from kbuild.kernel_tests import TestRun
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -27,19 +33,49 @@ def test(
     """Run the tests of the project at PATH with its built kernel in the place of the published one.
 
     The kernel is loaded as its users load it, by `get_kernel("ORG/NAME")` of the kernels library. Needs PyTorch,
-    kernels 0.17 or later and pytest in this environment. What follows goes to pytest: kbuild test -k bfloat16
+    kernels 0.17 or later and pytest in this environment. What follows goes to pytest, which runs in the project's
+    folder: kbuild test -k bfloat16
     """
+    from kbuild import freshness
     from kbuild.kernel_tests import repo_ids, run_tests
     from kbuild.project import Project
 
+    if repo_id is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id, re.ASCII):
+        raise UsageError(f"{repo_id!r} names no repository", hint="--repo-id ORG/NAME")
     named = bool(arguments) and not arguments[0].startswith("-")
     project = Project.open(Path(arguments[0]) if named else None)
     config = project.require_config()
     repos = repo_ids(project.root, config.general.name, repo_id or config.general.hub.repo_id)
-    run = run_tests(project.root, repos, variant=variant, arguments=arguments[named:], to_stderr=as_json)
+    run = run_tests(
+        project.root,
+        config.general.name,
+        repos,
+        variant=variant,
+        arguments=arguments[named:],
+        to_stderr=as_json,
+    )
+    stale = freshness.note(project, run.variant)
+    notes = [*run.notes, *([stale] if stale else [])]
     if as_json:
-        click.echo(json.dumps({"version": 1, "project": str(project.root), **asdict(run)}, indent=2))
-    elif run.variant is not None:
-        verdict = "passed its tests" if run.ok else "FAILED its tests"
-        click.echo(f"{config.general.name}: {run.variant} {verdict}", err=True)
-    ctx.exit(ExitCode.OK if run.ok else ExitCode.FINDINGS)
+        document = {"version": 1, "project": str(project.root), **asdict(run), "notes": notes}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(_verdict(config.general.name, run), err=True)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    ctx.exit(ExitCode.FINDINGS if run.ok is False else ExitCode.OK)
+
+
+def _verdict(name: str, run: "TestRun") -> str:
+    subject = name if run.variant is None else f"{name}: {run.variant}"
+    match run.ok:
+        case True:
+            return f"{subject} passed its tests"
+        case False:
+            return f"{subject} FAILED its tests"
+        case None if run.skipped:
+            return f"{subject} was not tested: {plural(run.skipped, 'test')} skipped"
+        case None:
+            return f"{subject} was not tested: no test ran"
+        case _:
+            assert_never(run.ok)
