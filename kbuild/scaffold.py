@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kbuild.config.schema import NAME, REPO_ID
+from kbuild.config.schema import NAME, REPO_ID, REPO_ID_RULE
 from kbuild.errors import UsageError
 from kbuild.resources import data_files
 
@@ -43,6 +43,9 @@ _WORDS = {
         function="rms_norm", layer="RMSNorm", description="RMSNorm over the last dimension, in one pass."
     ),
 }
+
+# Of a function's name: it is in the names of files and of steps of a build.
+_LONGEST = 64
 
 # What a project of Python alone goes without.
 _COMPILED = (".cpp", ".cu", ".cuh", ".h")
@@ -110,15 +113,25 @@ def parse_repository(text: str) -> tuple[str, str]:
             hint=f"name the Hub user or organisation and the kernel, for example my-org/{_proposal(last)}",
         )
     if re.search(REPO_ID.pattern or "", f"{org}/name") is None:
-        raise UsageError(
-            f"{org!r} cannot be a Hub organisation: letters, digits, '.', '_' and '-', first a letter or digit"
-        )
+        raise UsageError(f"{org!r} cannot be a Hub organisation: {REPO_ID_RULE}")
     if re.search(NAME.pattern or "", name) is None:
         raise UsageError(f"{name!r} is not {NAME.what}", hint=f"for example {org}/{_proposal(name)}")
-    module = name.replace("-", "_")
-    if keyword.iskeyword(module):
+    if re.search(REPO_ID.pattern or "", text) is None:
         raise UsageError(
-            f"{name!r} would be the Python package {module!r}, which is a word of Python itself",
+            f"{name!r} cannot be a Hub repository: {REPO_ID_RULE}",
+            hint=f"for example {org}/{_proposal(name)}",
+        )
+    module = name.replace("-", "_")
+    taken = (
+        "which is a word of Python itself"
+        if keyword.iskeyword(module)
+        else "which its own files import"
+        if module in _imported()
+        else None
+    )
+    if taken is not None:
+        raise UsageError(
+            f"{name!r} would be the Python package {module!r}, {taken}",
             hint=f"for example {org}/{name}-kernel",
         )
     return org, name
@@ -129,28 +142,36 @@ def parse_function(text: str, op: Op) -> str:
 
     Raises UsageError where it is no identifier of both Python and C++, or a word that the templates use already.
     """
+    reason = _unfit(text, op)
+    if reason is None:
+        return text
+    near = _proposal(text).replace("-", "_")
+    proposal = near if _unfit(near, op) is None else f"fused_{near}"
+    raise UsageError(f"{text!r} cannot name {reason}", hint=f"for example --function {proposal}")
+
+
+def _unfit(text: str, op: Op) -> str | None:
+    """Why a function cannot have this name."""
     if re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", text) is None:
-        proposal = _proposal(text).replace("-", "_")
-        raise UsageError(
-            f"{text!r} cannot name a function: lower-case letters, digits and single '_' between them, first a letter",
-            hint=f"for example --function {proposal}",
-        )
-    for language, words in (("Python", frozenset(keyword.kwlist)), ("C++", _CPP_KEYWORDS)):
+        return "a function: lower-case letters, digits and single '_' between them, first a letter"
+    if len(text) > _LONGEST:
+        return f"a function: {len(text)} characters, and {_LONGEST} are the most"
+    # NB: its layer has the word in capitals, and None, True and False are words too.
+    for language, words in (("Python", {word.lower() for word in keyword.kwlist}), ("C++", _CPP_KEYWORDS)):
         if text in words:
-            raise UsageError(
-                f"{text!r} cannot name a function: it is a word of {language} itself",
-                hint=f"for example --function fused_{text}",
-            )
+            return f"a function: it is a word of {language} itself"
+    if text.startswith("benchmark"):
+        return "the function: publishing takes benchmarks/benchmark*.py for what `kernels benchmark` runs"
     if text in _words_in_use(op):
-        raise UsageError(
-            f"{text!r} cannot name the function: the project uses this word for something else",
-            hint=f"for example --function fused_{text}",
-        )
-    return text
+        return "the function: the project uses this word for something else"
+    return None
 
 
 def _words_in_use(op: Op) -> frozenset[str]:
-    """The words of the templates' code and paths, but those that belong to something, as in `torch.sigmoid`."""
+    """The words of the templates' code and paths, but those that belong to something, as in `torch.sigmoid`.
+
+    Those behind a `_` are among them: the templates put one before the function too.
+    """
     text = "\n".join(
         f"{path}\n{source.read_text(encoding='utf-8')}"
         for folder in (*_folders(op), _triton(op))
@@ -158,7 +179,15 @@ def _words_in_use(op: Op) -> frozenset[str]:
         if not path.endswith(".md")
     )
     text = re.sub(r"@\{\w+\}|@%.*%@", "", text)
-    return frozenset(re.findall(r"(?<![\w.:])[a-z]\w*", text))
+    return frozenset(re.findall(r"(?<![\w.:])_?([a-z]\w*)", text))
+
+
+def _imported() -> frozenset[str]:
+    """The packages that a project of any kind imports: one of the same name would import itself."""
+    text = "\n".join(
+        source.read_text(encoding="utf-8") for path, source in data_files("templates") if path.endswith(".py")
+    )
+    return frozenset(re.findall(r"(?m)^ *(?:import|from) (\w+)", text))
 
 
 def _folders(op: Op) -> tuple[str, str]:
@@ -170,9 +199,9 @@ def _triton(op: Op) -> str:
 
 
 def _proposal(text: str) -> str:
-    """A valid name near `text`."""
+    """A valid name near `text`, and not too long for a function."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text).lower()
-    name = re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9]+", "-", words)).strip("-0123456789")
+    name = re.sub(r"[^a-z0-9]+", "-", words).lstrip("-0123456789")[:_LONGEST].rstrip("-")
     return name if re.search(NAME.pattern or "", name) else "my-kernel"
 
 

@@ -53,9 +53,15 @@ NAME = Text(
     code="bad-name",
     example='"relu", "rms-norm" or "rope3d"',
 )
+# What huggingface_hub refuses (`validate_repo_id`) and, as ever here, what does not begin with a letter or digit.
+REPO_ID_RULE = (
+    "letters, digits, '.', '_' and '-', 96 of them at most, first a letter or digit, last no '.' or '-', "
+    "nowhere '--' or '..', and no '.git' at the end"
+)
+_REPO_ID_PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 REPO_ID = Text(
-    what="a Hub repository",
-    pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)",
+    what=f"a Hub repository: organisation/name, in each {REPO_ID_RULE}",
+    pattern=rf"^(?!.*(?:--|\.\.|\.git$)){_REPO_ID_PART}/{_REPO_ID_PART}$(?!\n)",
     code="bad-repo-id",
     example='"my-org/my-kernel"',
 )

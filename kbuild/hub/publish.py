@@ -21,6 +21,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from kbuild import __version__, metadata
+from kbuild.config.schema import REPO_ID_RULE
 from kbuild.errors import HubError, UsageError
 from kbuild.hub.plan import (
     MAIN,
@@ -52,13 +53,14 @@ class Request:
     """What is to be published where. `repo_type` None: what exists, else a kernel repository.
 
     `card` makes the card's text, given the type and the variants that stay on the Hub besides ours, with what is known
-    of each. `benchmarks` go beside the build.
+    of each. `benchmarks` go beside the build; `notes` are what is to be said of it.
     """
 
     repo_id: str
     build: LocalBuild
     card: Callable[[RepoType, Mapping[str, Metadata | None]], str]
     benchmarks: tuple[LocalFile, ...] = ()
+    notes: tuple[str, ...] = ()
     repo_type: RepoType | None = None
     branch: str | None = None
     private: bool = False
@@ -224,7 +226,8 @@ class Hub:
             yield
         except HFValidationError as error:
             raise UsageError(
-                f"{repo_id!r} cannot be the name of a repository", hint="Give ORGANISATION/NAME or USER/NAME."
+                f"{repo_id!r} cannot be the name of a repository: {REPO_ID_RULE}",
+                hint="Give ORGANISATION/NAME or USER/NAME.",
             ) from error
         except Exception as error:
             match _cause(error):
@@ -296,7 +299,7 @@ def make_plan(hub: Hub, request: Request) -> Plan:
     branch = None if branches is None else _remote(hub, request.repo_id, repo_type, branches, target)
     base = branch if branch is not None or branches is None else _base(hub, request.repo_id, repo_type)
     build = plan_build(target, _build_files(hub, request, repo_type, branch), base, create=branch is None)
-    plans, notes = [build], []
+    plans, notes = [build], [*request.notes]
     reason = _no_card(request, branches or {})
     if reason is not None:
         notes.append(reason)
@@ -327,7 +330,7 @@ def publish(hub: Hub, request: Request, *, tell: Tell) -> Outcome:
         if commit is not None:
             commits.append(commit)
     for note in plan.notes:
-        tell(note)
+        tell(f"note: {note}")
     target = plan.branches[0].branch
     revision = next((commit.revision for commit in commits if commit.branch == target), target)
     return Outcome(

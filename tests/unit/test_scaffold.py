@@ -1,5 +1,6 @@
 """`kbuild init`: every kind of project it writes passes the strictest check, and names are explained."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -13,10 +14,13 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 from runs import kbuild
 from trees import CPU, native_package, write_variant
 
 from kbuild.cli import COMMANDS, cli
+from kbuild.config.schema import REPO_ID
 from kbuild.errors import UsageError
 from kbuild.hub import card
 from kbuild.hub.plan import RepoType
@@ -144,6 +148,10 @@ def test_good_names(text: str) -> None:
     assert "/".join(parse_repository(text)) == text
 
 
+# A package of one of these names would import itself.
+IMPORTED = ["torch", "triton", "kernels", "kbuild", "pytest", "os", "importlib", "pathlib"]
+
+
 @pytest.mark.parametrize(
     ("text", "says", "proposes"),
     [
@@ -156,7 +164,14 @@ def test_good_names(text: str) -> None:
         ("acme/x", "two or more", "acme/my-kernel"),
         ("acme/relu-", "last no dash", "acme/relu"),
         ("acme/lambda", "a word of Python", "acme/lambda-kernel"),
+        ("acme/fused--norm", "nowhere '--'", "acme/fused-norm"),
+        ("acme/" + "n" * 97, "96 of them at most", "acme/" + "n" * 64),
+        *((f"acme/{name}", "its own files import", f"acme/{name}-kernel") for name in IMPORTED),
         ("ac me/relu", "Hub organisation", None),
+        ("acme-/relu", "Hub organisation", None),
+        ("acme./relu", "Hub organisation", None),
+        ("ac--me/relu", "Hub organisation", None),
+        ("ac..me/relu", "Hub organisation", None),
     ],
 )
 def test_bad_names_are_explained(text: str, says: str, proposes: str | None) -> None:
@@ -166,6 +181,27 @@ def test_bad_names_are_explained(text: str, says: str, proposes: str | None) -> 
     assert (caught.value.hint is None) == (proposes is None)
     if proposes is not None and caught.value.hint is not None:
         assert caught.value.hint.endswith(proposes)
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("acme/relu", True),
+        ("A.c_m-e/r.e_l-u_", True),
+        (f"{'a' * 96}/{'b' * 96}", True),
+        ("acme/a--b", False),
+        ("acme/a..b", False),
+        ("acme/relu.git", False),
+        ("acme/relu.", False),
+        ("acme-/relu", False),
+        (f"acme/{'b' * 97}", False),
+        (f"{'a' * 97}/relu", False),
+    ],
+)
+def test_a_repository_is_what_the_hub_s_client_takes(text: str, valid: bool) -> None:
+    assert (re.fullmatch(REPO_ID.pattern or "", text) is not None) == valid
+    with contextlib.nullcontext() if valid else pytest.raises(HFValidationError):
+        validate_repo_id(text)
 
 
 @EVERY_OP
@@ -245,7 +281,7 @@ def test_good_functions(text: str, op: Op) -> None:
         ("FusedGate", "lower-case", "fused_gate"),
         ("fused-gate", "lower-case", "fused_gate"),
         ("fused__gate", "single '_'", "fused_gate"),
-        ("_gate", "first a letter", "gate"),
+        ("_swiglu", "first a letter", "swiglu"),
         ("8bit", "first a letter", "bit"),
         ("", "first a letter", "my_kernel"),
         ("lambda", "a word of Python", "fused_lambda"),
@@ -256,6 +292,12 @@ def test_good_functions(text: str, op: Op) -> None:
         ("build", "for something else", "fused_build"),
         ("kernel", "for something else", "fused_kernel"),
         ("aligned", "for something else", "fused_aligned"),
+        ("expect", "for something else", "fused_expect"),
+        ("ops_", "single '_'", "fused_ops"),
+        ("none", "a word of Python", "fused_none"),
+        ("None", "lower-case", "fused_none"),
+        ("benchmark", "publishing takes", "fused_benchmark"),
+        ("n" * 300, "300 characters", "n" * 64),
     ],
 )
 def test_bad_functions_are_explained(tmp_path: Path, op: Op, text: str, says: str, proposes: str) -> None:
