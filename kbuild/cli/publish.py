@@ -9,9 +9,11 @@ import click
 from kbuild.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kbuild.hub.loadback import LoadBack
     from kbuild.hub.publish import Outcome
-    from kbuild.hub.tree import LocalFile
+    from kbuild.hub.tree import LocalBuild, LocalFile
     from kbuild.project import Project
 
 _INTERRUPTED = 130
@@ -64,7 +66,14 @@ def publish(
         _check_repository(named)
     from kbuild.config.model import Hub
 
-    root, project = _locate(path)
+    try:
+        root, project = _locate(path)
+    except UsageError:
+        if path is None and named is not None and Path(named).is_dir():
+            raise UsageError(
+                f"{named!r} names a repository, and no project is here", hint=f"As a path, write ./{named}"
+            ) from None
+        raise
     config = None if project is None else project.require_config()
     defaults = Hub() if config is None else config.general.hub
     repository = named or defaults.repo_id
@@ -99,6 +108,7 @@ def publish(
         card=lambda kind, others: card.render(root, build, repo_id=repository, repo_type=kind, others=others),
         repo_type=None if repo_type == "auto" else RepoType(repo_type),
         benchmarks=_benchmarks(project),
+        notes=() if project is None else tuple(_notes(project, build)),
         branch=branch or defaults.branch,
         private=private,
         pull_request=create_pr,
@@ -167,6 +177,17 @@ def _benchmarks(project: "Project | None") -> "tuple[LocalFile, ...]":
     if project is None:
         return ()
     return tuple(hashed(project.root / name, name) for name in project.visible_files() if is_benchmark(name))
+
+
+def _notes(project: "Project", build: "LocalBuild") -> "Iterator[str]":
+    """What the author may not know of the build."""
+    from kbuild import freshness
+    from kbuild.hub.tree import unbuilt
+
+    if stale := freshness.note(project):
+        yield stale
+    if backends := unbuilt(build, project.require_config()):
+        yield f"build/ has no variant for {' and '.join(backends)}: run `kbuild build --all-variants` for the rest"
 
 
 def _check_repository(repository: str) -> None:

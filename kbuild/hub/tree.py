@@ -11,7 +11,7 @@ from kbuild import metadata as md
 from kbuild.config.model import Backend, Config
 from kbuild.errors import FindingsError, UsageError
 from kbuild.metadata import Metadata
-from kbuild.variants import parse
+from kbuild.variants import NoarchVariant, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +139,14 @@ def commits_of(variants: Iterable[LocalVariant]) -> dict[str, list[str]]:
         git = None if provenance is None else provenance.kernel
         commits.setdefault("an unknown commit" if git is None else git.commit, []).append(variant.name)
     return commits
+
+
+def unbuilt(build: LocalBuild, config: Config) -> tuple[Backend, ...]:
+    """The project's backends that no variant is for."""
+    if any(parse(variant.name) == NoarchVariant(backend=None) for variant in build.variants):
+        return ()
+    built = {variant.metadata.backend.type.value for variant in build.variants}
+    return tuple(backend for backend in config.general.backends if backend.value not in built)
 
 
 def content_file(path: str, content: bytes) -> LocalFile:

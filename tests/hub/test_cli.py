@@ -15,7 +15,9 @@ from hubs import CONFIG
 from starlette.types import ASGIApp, Receive, Scope, Send
 from trees import CPU, UNIVERSAL, native_package, python_package, write_variant
 
+from kbuild import freshness
 from kbuild.localhub.running import RunningHub, running_hub
+from kbuild.project import Project
 
 REPO = "acme/relu"
 KERNEL = "rms-norm"
@@ -253,6 +255,42 @@ def test_benchmarks_go_beside_the_build(hub: RunningHub, built_project: Path) ->
     assert run(hub, built_project).returncode == 0
     (folder / "benchmark_large.py").unlink()
     assert "  delete  benchmarks/benchmark_large.py" in run(hub, built_project, "--dry-run").stdout
+
+
+def test_a_path_that_looks_like_a_repository(hub: RunningHub, built_project: Path) -> None:
+    folder = built_project.rename(built_project.parent / "norms")
+    looks_like_one = f"{folder.parent.name}/norms"
+    refused = run(hub, looks_like_one, "--dry-run", cwd=folder.parents[1])
+    assert refused.returncode == 2
+    assert f"As a path, write ./{looks_like_one}" in refused.stderr
+    assert run(hub, f"./{looks_like_one}", "--dry-run", cwd=folder.parents[1]).returncode == 0
+
+
+def test_a_backend_without_a_variant_is_named(hub: RunningHub, built_project: Path) -> None:
+    note = "note: build/ has no variant for cuda: run `kbuild build --all-variants` for the rest"
+    assert "note:" not in run(hub, built_project, "--dry-run").stdout, "torch-universal is for all"
+    (built_project / "build" / UNIVERSAL).rename(built_project / "build" / "torch-cpu")
+    assert note in run(hub, built_project, "--dry-run").stdout
+    assert json.loads(run(hub, built_project, "--dry-run", "--json").stdout)["plan"]["notes"] == [
+        note[len("note: ") :]
+    ]
+    assert note in run(hub, built_project).stderr
+
+
+def test_a_build_of_other_sources_goes_with_a_note(hub: RunningHub, built_project: Path) -> None:
+    """One from the commit before last is good to publish, but its author may not know."""
+    general, _, _ = (built_project / "build.toml").read_text().partition("[torch]")
+    (built_project / "build.toml").write_text(general + "[torch-noarch]\n")
+    build = built_project / "build"
+    fresh = freshness.digests(Project.open(built_project))["torch-cuda"]
+    for name, digest, archs in (("torch-cpu", "0" * 12, None), ("torch-cuda", fresh, ("9.0",))):
+        identity = f"_rms_norm_{digest}_{name}".replace("-", "_")
+        write_variant(build, name, python_package(), kernel=KERNEL, identity=identity, archs=archs)
+    note = "note: the sources are not those that torch-cpu was built from: run `kbuild build`"
+    assert note in run(hub, built_project, "--dry-run").stdout
+    done = run(hub, built_project)
+    assert done.returncode == 0, done.stderr
+    assert note in done.stderr
 
 
 def test_an_interrupt_says_what_may_be_left(tmp_path: Path, project: Path) -> None:

@@ -243,14 +243,14 @@ def test_a_new_version_goes_to_its_own_branch_and_an_old_one_leaves_the_card(
     write_variant(project / "build", UNIVERSAL, python_package(answer=41), version=1)
     outcome, story = publish_to(hub, request_for(project))
     assert [commit.branch for commit in outcome.commits] == ["v1"]
-    assert "the card is left alone: v2 is newer than v1" in story
+    assert "note: the card is left alone: v2 is newer than v1" in story
     assert b"version=2" in _content(hub, "main", "README.md")
 
 
 def test_another_branch(hub: RunningHub, project: Path) -> None:
     outcome, story = publish_to(hub, request_for(project, branch="staging"))
     assert [commit.branch for commit in outcome.commits] == ["staging"]
-    assert "the card is left alone: staging is not where loaders look for v1" in story
+    assert "note: the card is left alone: staging is not where loaders look for v1" in story
     outcome, _ = publish_to(hub, request_for(project, branch="main"))
     assert [commit.branch for commit in outcome.commits] == ["main"]
     assert {"README.md", f"build/{CPU}/__init__.py"} < set(files_on(hub, "main"))
