@@ -275,11 +275,17 @@ class Layout:
             return
         tracked = self.git.tracked
         if not tracked:
+            root = shlex.quote(str(self.root))
+            way = (
+                f"git ignores it: remove what `git -C {root} check-ignore -v {CONFIG_NAME}` shows, then "
+                if CONFIG_NAME in self.git.ignored
+                else ""
+            )
             self.report.error(
                 "untracked-project",
                 "git tracks no file of this project, so a build would see none",
                 Span(path=CONFIG_NAME),
-                hint=f"git -C {shlex.quote(str(self.root))} add .",
+                hint=f"{way}git -C {root} add .",
             )
             return
         if self.git.changed:

@@ -276,7 +276,7 @@ def _ask_git(root: Path, config: Config, report: Report, runner: Runner) -> GitS
         for path in _present(root, config)
         if path not in tracked and linked_parent(root, path) is None and submodule(root, path) is None
     ]
-    if not tracked or not untracked:
+    if not untracked:
         return state
     argv = ["git", "check-ignore", "-z", "--stdin"]
     ignored = runner(argv, cwd=root, env=environment, stdin="\0".join(untracked)).stdout

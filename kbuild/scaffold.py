@@ -250,28 +250,42 @@ def render(scaffold: Scaffold) -> dict[str, str]:
 
 
 def write(files: Mapping[str, str], target: Path) -> None:
-    """Write a project to `target`, which must not exist or be an empty folder; all of it appears at once, or nothing.
+    """Write a project to `target`, which must not exist or be a folder with nothing in it but `.git`.
 
-    Raises UsageError where something is there already.
+    All of it appears, or nothing. Raises UsageError where something is there already.
     """
-    if target.is_symlink() or target.is_file() or (target.is_dir() and any(target.iterdir())):
+    fills = target.is_dir()
+    if target.is_file() or (fills and any(path.name != ".git" for path in target.iterdir())):
         raise UsageError(
             f"{target} exists and is not an empty folder: nothing was written",
             hint="remove it, or name another folder with --dest",
         )
-    parent = target.resolve().parent
+    # NB: a folder that is there stays: a shell may stand in it, and its parent may be another's.
+    final = target.resolve()
+    place = final if fills else final.parent
+    draft = place / f".{final.name}-{os.getpid()}"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        draft = parent / f".{target.resolve().name}-{os.getpid()}"
+        place.mkdir(parents=True, exist_ok=True)
         draft.mkdir()
     except OSError as error:
-        raise UsageError(f"cannot write to {parent}: {error.strerror}") from error
+        raise UsageError(f"cannot write to {place}: {error.strerror}") from error
+    moved: list[Path] = []
     try:
         for path, text in files.items():
             file = draft / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        draft.rename(target.resolve())
+        if not fills:
+            draft.rename(final)
+            return
+        moved = [final / entry.name for entry in draft.iterdir()]
+        for entry in moved:
+            (draft / entry.name).rename(entry)
+        draft.rmdir()
     except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
+        for left in (draft, *moved):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
         raise

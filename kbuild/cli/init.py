@@ -10,6 +10,7 @@ import click
 from kbuild import process
 from kbuild.errors import UsageError
 from kbuild.scaffold import Backend, Op, Scaffold, parse_function, parse_repository, render, write
+from kbuild.sources.files import CONFIG_NAME
 from kbuild.text import did_you_mean
 
 
@@ -92,15 +93,19 @@ def _backends(text: str, *, noarch: bool) -> tuple[Backend, ...]:
 
 def _next_steps(target: Path, count: int) -> str:
     folder = shlex.quote(str(target))
-    # In a git work tree a build sees only what git tracks.
-    git = f"git add {folder} && " if _in_work_tree(target) else ""
-    return f"{count} files. Next: {git}cd {folder} && kbuild check && kbuild build && kbuild test"
-
-
-def _in_work_tree(folder: Path) -> bool:
-    if process.which("git") is None:
-        return False
-    done = process.run(
-        ["git", "rev-parse", "--is-inside-work-tree"], cwd=folder, env={**os.environ, "LC_ALL": "C"}
+    enter = "" if target.resolve() == Path.cwd() else f"cd {folder} && "
+    return (
+        f"{count} files. Next: {_git_add(target, folder)}{enter}kbuild check && kbuild build && kbuild test"
     )
-    return done.ok and done.stdout.strip() == "true"
+
+
+def _git_add(target: Path, folder: str) -> str:
+    """What comes first in a git work tree, where a build sees only what git tracks."""
+    if process.which("git") is None or not _git(target, "rev-parse", "--show-toplevel").ok:
+        return ""
+    force = "-f " if _git(target, "check-ignore", "-q", CONFIG_NAME).ok else ""
+    return f"git add {force}{folder} && "
+
+
+def _git(folder: Path, *argv: str) -> process.Completed:
+    return process.run(["git", *argv], cwd=folder, env={**os.environ, "LC_ALL": "C"})

@@ -329,21 +329,85 @@ def test_an_empty_folder_may_be_filled_and_a_file_not(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_is_filled_stays(tmp_path: Path) -> None:
+    """The shell stands in it, and it may be a mount point."""
+    here = tmp_path / "here"
+    here.mkdir(mode=0o700)
+    before = here.stat()
+    made = kbuild("init", "acme/relu", "--dest", ".", cwd=here)
+    assert made.code == 0, made.stderr
+    assert "cd " not in made.stderr
+    assert (here.stat().st_ino, here.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert {path.name for path in here.iterdir() if path.name.startswith(".")} == {
+        ".github",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+    }
+    assert kbuild("check", "--strict", cwd=here).code == 0
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_failure_leaves_nothing(tmp_path: Path, filled: bool) -> None:
+    if filled:
+        (tmp_path / "project").mkdir()
     with pytest.raises(OSError, match="name too long"):
         write({"a": "text", "b" * 300: "text"}, tmp_path / "project")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "project"] if filled else [])
+
+
+def test_a_failure_after_the_first_file_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if any(tmp_path.glob("[a-z]")):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        write({"a": "text", "b/c": "text"}, tmp_path)
+    assert list(tmp_path.rglob("*")) == [tmp_path / ".git"]
+
+
+def git(*argv: str | Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    subprocess.run(["git", *argv], check=True, capture_output=True)
 
 
 def test_inside_a_git_work_tree_it_says_what_a_build_needs(tmp_path: Path) -> None:
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    git("init", "-q", tmp_path)
     made = kbuild("init", "acme/relu", cwd=tmp_path)
     assert "git add relu && cd relu && kbuild check" in made.stderr
     assert kbuild("check", tmp_path / "relu").code == 1
-    subprocess.run(["git", "-C", tmp_path, "add", "relu"], check=True)
+    git("-C", tmp_path, "add", "relu")
     assert kbuild("check", tmp_path / "relu", "--strict").code == 0
+
+
+def test_a_fresh_work_tree_may_be_filled(tmp_path: Path) -> None:
+    git("init", "-q", tmp_path)
+    made = kbuild("init", "acme/relu", "--dest", ".", cwd=tmp_path)
+    assert made.code == 0, made.stderr
+    assert "Next: git add . && kbuild check" in made.stderr
+
+
+def test_a_folder_that_git_ignores(tmp_path: Path) -> None:
+    git("init", "-q", tmp_path)
+    (tmp_path / ".gitignore").write_text("/scratch/\n")
+    (tmp_path / "scratch").mkdir()
+    made = kbuild("init", "acme/relu", cwd=tmp_path / "scratch")
+    assert "Next: git add -f relu && cd relu" in made.stderr
+    root = tmp_path / "scratch" / "relu"
+    refused = kbuild("check", root)
+    assert refused.code == 1
+    assert "git ignores it" in refused.stdout
+    (said,) = re.findall(r"`git (-C .* check-ignore -v build.toml)`", refused.stdout)
+    git(*shlex.split(said))
+    git("-C", root, "add", "-f", ".")
+    assert kbuild("check", root, "--strict").code == 0
 
 
 @pytest.mark.parametrize("backends", ["metal", "cdua,cpu", ""])
