@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 from kbuild import machine, process
 from kbuild.errors import BuildError, FindingsError, MachineError, UsageError
+from kbuild.loading import place_to_load, raise_for_failure, require_fit
 from kbuild.resources import data_json
 from kbuild.text import plural
 
@@ -29,13 +30,17 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One way to compute an operation. `error` is ‖out - exact‖ / ‖exact‖; `skipped` says why there are no figures."""
+    """One way to compute an operation. `error` is ‖out - exact‖ / ‖exact‖; `skipped` says why there are no figures.
+
+    `wrong` says what is wrong beside the error, or instead of one: a shape, a dtype, a NaN.
+    """
 
     name: str
     gpu: Timing | None
     wall: Timing | None
     error: float | None
     skipped: str | None
+    wrong: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +65,17 @@ class Result:
         return one.gpu.median / other.gpu.median
 
     @property
-    def wrong(self) -> bool:
+    def wrong(self) -> str | None:
+        """What is wrong with ours, None where nothing is."""
         ours = self.column("ours")
-        return ours is None or ours.error is None or not ours.error <= self.tolerance
+        if ours is None:
+            return "there is no result"
+        if ours.wrong is not None or ours.error is None:
+            return ours.wrong or "there is no error to judge"
+        # NB: a NaN compares as false.
+        return (
+            None if ours.error <= self.tolerance else f"error {ours.error:.1e}, {self.tolerance:.1e} allowed"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +97,7 @@ class Report:
 
     @property
     def wrong(self) -> tuple[Result, ...]:
-        return tuple(result for result in self.results if result.wrong)
+        return tuple(result for result in self.results if result.wrong is not None)
 
     def operations(self) -> dict[str, list[Result]]:
         grouped: dict[str, list[Result]] = {}
@@ -120,19 +133,18 @@ def run(
     """Run the benchmarks of `root` whose operation has `wanted` in its name; the report as a JSON document.
 
     With `check` results are only compared with float64, which works without a GPU too, and nothing is timed.
-    Raises UsageError where nothing is built or nothing is to be run, MachineError where PyTorch, kernels or a GPU is
-    missing, and BuildError where the run fails.
+    Raises UsageError where nothing is built or nothing is to be run, MachineError where PyTorch, kernels, a GPU or
+    a variant that fits is missing, FindingsError where the kernel cannot be loaded or a benchmark file is at fault, and
+    BuildError where the run ends before its time.
     """
     files = find(root)
-    build = root / "build"
-    place = build if variant is None else build / variant
-    if not any(place.glob("**/metadata.json")):
-        raise UsageError(f"nothing is built in {place}", hint="run `kbuild build` first")
+    place = place_to_load(root, variant)
     here = find_torch()
     if here is None:
         raise MachineError("benchmarks need PyTorch, and this environment has none", hint=_NEEDED)
     if not check and here.cuda is None:
         raise MachineError("benchmarks need a GPU, and this PyTorch is built for the CPU", hint=_WITHOUT_GPU)
+    require_fit(variant, here, does="run")
     package = str(Path(__file__).resolve().parent.parent)
     environment = {
         **os.environ,
@@ -151,19 +163,19 @@ def run(
         mode = "check" if check else "measure"
         argv = [here.python, "-m", "kbuild.harness", str(report), repo, wanted, mode, *map(str, files)]
         done = runner(argv, cwd=root, env=environment, on_stderr_line=keep)
-        if not done.ok:
-            hint = None
-            if any("No module named" in line for line in lines):
-                hint = _NEEDED
-            elif any("No CUDA GPUs" in line or "Found no NVIDIA driver" in line for line in lines):
-                hint = _WITHOUT_GPU
+        if not done.ok or not report.is_file():
             raise BuildError(
-                f"the benchmarks ended early, with status {done.returncode}:\n" + "\n".join(lines[-20:]),
-                hint=hint,
+                f"the benchmarks ended early, with status {done.returncode}:\n" + "\n".join(lines[-20:])
             )
-        if not report.is_file():
-            raise UsageError(f"no operation has {wanted!r} in its name")
         measured = json.loads(report.read_text(encoding="utf-8"))
+        raise_for_failure(measured, here, root, needed=_NEEDED)
+        match measured:
+            case {"no gpu": _}:
+                raise MachineError("benchmarks need a GPU, and this machine has none", hint=_WITHOUT_GPU)
+            case {"faulty": what}:
+                raise FindingsError(what)
+            case {"unmatched": names}:
+                raise UsageError(f"no operation has {wanted!r} in its name; there are: {', '.join(names)}")
         if not measured["results"]:
             raise UsageError(
                 "nothing was compared: every shape is too large to be checked on a CPU",
@@ -205,6 +217,8 @@ def _column(column: dict[str, Any]) -> Column:
         wall=None if column["wall_us"] is None else Timing(**column["wall_us"]),
         error=column["error"],
         skipped=column["skipped"],
+        # Reports from before shapes and dtypes were compared have none.
+        wrong=column.get("wrong"),
     )
 
 
@@ -224,7 +238,7 @@ def checks(report: Report) -> str:
         _row(["---", "---", "---", *["---:" for _ in names], "---:"]),
     ]
     for result in report.results:
-        errors = [_number(getattr(result.column(name), "error", None), "{:.1e}") for name in names]
+        errors = [_error(result.column(name)) for name in names]
         cells = [result.operation, result.dtype, shape_text(result.shape), *errors, f"{result.tolerance:.1e}"]
         lines.append(_row(cells))
     return "\n".join(lines) + "\n"
@@ -266,7 +280,7 @@ def _markdown(report: Report) -> Iterator[str]:
                     *(_cell(result.column(name), result.column("copy")) for name in names),
                     _number(result.ratio("ours"), "{:.2f}"),
                     *([] if peak is None else [_share(result, peak)]),
-                    _number(getattr(result.column("ours"), "error", None), "{:.1e}"),
+                    _error(result.column("ours")),
                 ]
             )
         yield ""
@@ -290,6 +304,12 @@ def _cell(column: Column | None, copy: Column | None) -> str:
 
 def _number(value: float | None, template: str) -> str:
     return "–" if value is None else template.format(value)
+
+
+def _error(column: Column | None) -> str:
+    if column is None:
+        return "–"
+    return "wrong" if column.wrong is not None else _number(column.error, "{:.1e}")
 
 
 def _peak(report: Report) -> int | None:

@@ -10,10 +10,12 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import os
 import re
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +38,8 @@ _MEMORY_SHARE = 0.5
 _COPY_GRAIN = 4096
 # Without a GPU only shapes of up to this many elements are checked: the alternatives and float64 take seconds beyond.
 _CHECKED_ON_CPU = 1 << 22
+# Of the stack of an error in the project's code, so many frames are shown.
+_FRAMES = 8
 
 _DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -49,6 +53,9 @@ class Operation:
     formula, which torch.compile gets too; `best` the best form in PyTorch's own calls, where there is another. `peers`
     are other libraries: a name and a function that returns the callable, or raises ImportError. `moved(*arguments)`
     counts the bytes a call must read and write.
+
+    A result of `ours` has the shape of that of `exact` and the dtype of that of `eager`; where the latter is floating,
+    integers are compared as numbers.
     """
 
     name: str
@@ -79,21 +86,139 @@ def nbytes(*tensors: torch.Tensor) -> int:
     )
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [result] if isinstance(result, torch.Tensor) else list(result)
+class _NoResultsError(Exception):
+    """There are no results: the reason and what there is to say of it, which the report then consists of."""
+
+    def __init__(self, reason: str, detail: Any) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
 
 
-def _relative_error(result: Any, exact: Any) -> float:
+def _faulty(what: str) -> _NoResultsError:
+    """A benchmark file, or what it calls, is not as it must be."""
+    return _NoResultsError("faulty", what)
+
+
+@contextmanager
+def _blaming(place: str) -> Iterator[None]:
+    """What fails within is the project's own code, and `place` says where in it."""
+    try:
+        yield
+    except _NoResultsError as error:
+        raise _NoResultsError(error.reason, f"{place}: {error.detail}") from error
+    except (Exception, SystemExit) as error:
+        frames = [
+            f"\n  {_shown(frame.filename)}:{frame.lineno}, in {frame.name}"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename != __file__ and not frame.filename.startswith("<")
+        ]
+        text = f"{place}: {type(error).__name__}: {error}"
+        raise _faulty(text + "".join(frames[-_FRAMES:])) from error
+
+
+def _shown(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
+def _tensors(result: Any) -> list[torch.Tensor] | None:
+    """The results of a call, None where they are no tensors."""
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    return results if all(isinstance(one, torch.Tensor) for one in results) else None
+
+
+def _exact(operation: Operation, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+    with _blaming("exact"):
+        result = operation.exact(*arguments)
+        tensors = _tensors(result)
+        if not tensors:
+            raise _faulty(f"returns {_kind(result)}, not a tensor or a tuple of tensors")
+        return tensors
+
+
+def _kind(result: Any) -> str:
+    if isinstance(result, (tuple, list)):
+        return f"({', '.join(map(_kind, result))})"
+    return type(result).__name__
+
+
+def _inputs(operation: Operation, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    with _blaming("inputs"):
+        arguments = operation.inputs(shape, operation.dtype)
+        if not isinstance(arguments, tuple):
+            raise _faulty(f"returns {_kind(arguments)}, not a tuple of arguments")
+        return arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """How a result differs from the exact one: the relative error, where there is one, and what else is wrong."""
+
+    error: float | None = None
+    wrong: str | None = None
+    dtypes: list[torch.dtype] = field(default_factory=list)
+
+
+def _compare(
+    run: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    exact: list[torch.Tensor],
+    like: list[torch.dtype],
+) -> _Compared:
+    """Call it and look at the result. `like` are the dtypes of eager's, none where they are not known."""
+    _poison(exact)
+    result = run(*arguments)
+    tensors = _tensors(result)
+    if tensors is None:
+        return _Compared(wrong=f"returns {_kind(result)}, expected tensors")
+    shapes, expected = [list(one.shape) for one in tensors], [list(one.shape) for one in exact]
+    if shapes != expected:
+        return _Compared(wrong=f"has the shape {_listed(shapes)}, expected {_listed(expected)} as exact has")
+    dtypes = [one.dtype for one in tensors]
     worst = 0.0
-    for actual, expected in zip(_tensors(result), _tensors(exact), strict=True):
-        difference = torch.linalg.vector_norm(actual.double() - expected.double())
-        worst = max(worst, float(difference / torch.linalg.vector_norm(expected.double()).clamp_min(1e-300)))
-    return worst
+    for actual, true in zip(tensors, exact, strict=True):
+        error, stray = _relative_error(actual.double(), true.double())
+        if stray:
+            said = f"NaN or infinity, unlike float64, in {stray} of {actual.numel()} values"
+            return _Compared(wrong=said, dtypes=dtypes)
+        worst = max(worst, error)
+    wrong = None
+    if any(map(_unlike, dtypes, like)):
+        wrong = f"has the dtype {_listed(dtypes)}, expected {_listed(like)} as eager has"
+    return _Compared(error=worst, wrong=wrong, dtypes=dtypes)
 
 
-def _poison() -> None:
-    """Leave NaN in freed memory, so that an output that a kernel does not write whole is seen."""
-    blocks = [torch.full((1 << 24,), float("nan"), device=_DEVICE) for _ in range(4)]
+def _relative_error(actual: torch.Tensor, exact: torch.Tensor) -> tuple[float, int]:
+    """‖actual - exact‖ / ‖exact‖ where both are finite, and how many values are NaN or infinite in one alone."""
+    difference = actual - exact
+    # Where both are infinite or NaN there is none.
+    difference.masked_fill_((actual == exact) | (actual.isnan() & exact.isnan()), 0.0)
+    stray = difference.numel() - int(difference.isfinite().sum())
+    off = torch.linalg.vector_norm(difference.nan_to_num_(0.0, 0.0, 0.0))
+    norm = torch.linalg.vector_norm(exact.nan_to_num(0.0, 0.0, 0.0))
+    # JSON has no infinity.
+    return min(float(off / norm.clamp_min(1e-300)), sys.float_info.max), stray
+
+
+def _unlike(actual: torch.dtype, eager: torch.dtype) -> bool:
+    """Integers may stand for the whole floats of an eager formula: they are compared as numbers."""
+    return actual != eager and (actual.is_floating_point or not eager.is_floating_point)
+
+
+def _listed(what: Iterable[Any]) -> str:
+    return ", ".join(str(one).removeprefix("torch.") for one in what) or "of no tensor"
+
+
+def _poison(exact: list[torch.Tensor]) -> None:
+    """Leave NaN in freed memory of the sizes of results, so that what a kernel does not write of its output is seen."""
+    # All bits set are a NaN of every floating dtype.
+    blocks = [
+        torch.full((one.numel() * size,), -1, dtype=torch.int8, device=one.device)
+        for one in exact
+        for size in (1, 2, 4)
+        for _ in range(2)
+    ]
     del blocks
 
 
@@ -182,7 +307,7 @@ class _Column:
     rotation: _Rotation = field(default_factory=lambda: _Rotation([]))
     gpu: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
-    error: float | None = None
+    compared: _Compared = _Compared()
     skipped: str | None = None
 
     def document(self) -> dict[str, Any]:
@@ -190,7 +315,8 @@ class _Column:
             "name": self.name,
             "gpu_us": _spread(self.gpu) if self.gpu else None,
             "wall_us": _spread(self.wall) if self.wall else None,
-            "error": self.error,
+            "error": self.compared.error,
+            "wrong": self.compared.wrong,
             "skipped": self.skipped,
         }
 
@@ -239,24 +365,26 @@ def _skipping(column: _Column) -> Iterator[None]:
 
 def _measure(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
     torch.compiler.reset()  # otherwise the eighth shape meets the recompile limit
-    rotation = _Rotation.of(lambda: operation.inputs(shape, operation.dtype), operation.moved)
+    rotation = _Rotation.of(lambda: _inputs(operation, shape), operation.moved)
     arguments = rotation.calls[0]
     moved = operation.moved(*arguments)
-    exact = operation.exact(*arguments)
-    columns = [_Column(name="copy", run=_copy, rotation=_copy_rotation(moved), error=0.0)]
+    exact = _exact(operation, arguments)
+    columns = [_Column(name="copy", run=_copy, rotation=_copy_rotation(moved), compared=_Compared(error=0.0))]
+    like: list[torch.dtype] = []
     for name, make in _alternatives(operation):
         column = _Column(name=name, rotation=rotation)
         columns.append(column)
-        with _skipping(column):
+        with _blaming(name), _skipping(column):
             run = make()
-            _poison()
-            column.error = _relative_error(run(*arguments), exact)
+            column.compared = _compare(run, arguments, exact, like)
+            if name == "eager":
+                like = column.compared.dtypes
             column.run = run
     # In turns, since the speed of the GPU and of the host drifts.
     for _ in range(_GPU_TURNS):
         for column in columns:
             if column.run is not None:
-                with _skipping(column):
+                with _blaming(column.name), _skipping(column):
                     column.gpu += _gpu_times(column.run, column.rotation)
     for turn in range(_WALL_TURNS + 1):
         for column in columns:
@@ -275,13 +403,17 @@ def _measure(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
 
 def _check(operation: Operation, shape: tuple[int, ...]) -> dict[str, Any]:
     """What `_measure` returns, with errors against float64 and no times."""
-    arguments = operation.inputs(shape, operation.dtype)
-    exact = operation.exact(*arguments)
+    arguments = _inputs(operation, shape)
+    exact = _exact(operation, arguments)
     columns = []
+    like: list[torch.dtype] = []
     for name, run in (("eager", operation.eager), ("torch", operation.best), ("ours", operation.ours)):
         if run is not None:
-            _poison()
-            columns.append(_Column(name=name, error=_relative_error(run(*arguments), exact)))
+            with _blaming(name):
+                compared = _compare(run, arguments, exact, like)
+            columns.append(_Column(name=name, compared=compared))
+            if name == "eager":
+                like = compared.dtypes
     return {
         "operation": operation.name,
         "shape": list(shape),
@@ -341,46 +473,111 @@ def _load(path: Path) -> Any:
     return module
 
 
+def _operations(file: str, kernel: Any, reference: Any) -> list[Operation]:
+    """What the file defines. Raises _NoResultsError where it does not do so as it must."""
+    with _blaming(_shown(file)):
+        make = getattr(_load(Path(file)), "operations", None)
+        if not callable(make):
+            raise _faulty("defines no operations(kernel, reference)")
+        made = make(kernel, reference)
+        if not isinstance(made, Iterable):
+            raise _faulty(f"operations() returns {_kind(made)}, not Operations")
+        operations = list(made)
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise _faulty(f"operations() returns {_kind(operation)} among its Operations")
+            if not operation.shapes:
+                raise _faulty(f"operation {operation.name!r} has no shapes")
+            for shape in operation.shapes:
+                if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
+                    raise _faulty(
+                        f"operation {operation.name!r}: {shape!r} is no shape, a tuple of integers is"
+                    )
+            if operation.dtype not in TOLERANCE:
+                raise _faulty(f"operation {operation.name!r}: its dtype is none of {_listed(TOLERANCE)}")
+        return operations
+
+
+def _kernel(repo: str) -> Any:
+    """The build that LOCAL_KERNELS has for it. Raises _NoResultsError where there is none to be loaded."""
+    if importlib.util.find_spec("kernels") is None:
+        raise _NoResultsError("missing", ["kernels"])
+    version = importlib.metadata.version("kernels")
+    if tuple(map(int, version.split(".")[:2])) < (0, 17):
+        raise _NoResultsError("old", version)
+    import kernels
+
+    # NB: left to itself a PyTorch built for CUDA loads the CUDA build, without a GPU too.
+    backend = "cpu" if torch.version.cuda and _DEVICE == "cpu" else None
+    try:
+        return kernels.get_kernel(repo, version=1, trust_remote_code=True, backend=backend)
+    except FileNotFoundError as error:
+        raise _NoResultsError("unfit", str(error)) from error
+    except Exception as error:
+        notes = getattr(error, "__notes__", ())
+        raise _NoResultsError("broken", "\n".join([f"{type(error).__name__}: {error}", *notes])) from error
+
+
+def _reference(kernel: Any) -> Any:
+    name = kernel.__name__ + ".reference"
+    if importlib.util.find_spec(name) is None:
+        raise _faulty("the kernel has no module `reference`, which operations() gets to compare with")
+    with _blaming("the kernel's module `reference`"):
+        return importlib.import_module(name)
+
+
+def _run(repo: str, wanted: str, mode: str, files: Sequence[str]) -> dict[str, Any]:
+    if mode == "measure" and _DEVICE == "cpu":
+        raise _NoResultsError("no gpu", None)
+    kernel = _kernel(repo)
+    reference = _reference(kernel)
+    torch.manual_seed(0)
+    found = [(file, one) for file in files for one in _operations(file, kernel, reference)]
+    if not found:
+        raise _faulty(f"no operations in {', '.join(map(_shown, files))}")
+    chosen = [(file, one) for file, one in found if wanted.lower() in one.name.lower()]
+    if not chosen:
+        raise _NoResultsError("unmatched", [operation.name for _, operation in found])
+    document: dict[str, Any] = {"environment": _environment(kernel), "results": [], "left_out": []}
+    for file, operation in chosen:
+        for shape in operation.shapes:
+            if mode == "check" and _DEVICE == "cpu" and math.prod(shape) > _CHECKED_ON_CPU:
+                document["left_out"].append({"operation": operation.name, "shape": list(shape)})
+                continue
+            with _blaming(f"{_shown(file)}: {operation.name} at {_text(shape)}"):
+                if mode == "check":
+                    document["results"].append(_check(operation, shape))
+                    continue
+                result = _measure(operation, shape)
+            document["results"].append(result)
+            copy, ours = result["columns"][0], result["columns"][-1]
+            error = ours["wrong"] or f"error {ours['error']:.1e}"
+            sys.stderr.write(
+                f"{operation.name} {_text(shape)}: {ours['gpu_us']['median']} µs,"
+                f" copy {copy['gpu_us']['median']} µs, {error}\n"
+            )
+            sys.stderr.flush()
+            gc.collect()
+            torch.cuda.empty_cache()
+    return document
+
+
 def main(arguments: Sequence[str]) -> None:
     """`REPORT REPO FILTER MODE FILE…`: run the benchmark files against kernel REPO, write a report as JSON to REPORT.
 
     FILTER is a part of the names of the operations to run; empty runs all. MODE is `measure`, which needs a GPU, or
-    `check`, which only compares with float64. Progress goes to stderr.
+    `check`, which only compares with float64. Progress goes to stderr. Where there are no results, the report is the
+    reason alone.
     """
-    import kernels
-
     report, repo, wanted, mode, *files = arguments
-    # NB: left to itself a PyTorch built for CUDA loads the CUDA build, without a GPU too.
-    backend = "cpu" if _DEVICE == "cpu" else None
-    kernel = kernels.get_kernel(repo, version=1, trust_remote_code=True, backend=backend)
-    reference = importlib.import_module(kernel.__name__ + ".reference")
-    torch.manual_seed(0)
-    document: dict[str, Any] = {"environment": _environment(kernel), "results": [], "left_out": []}
-    with torch.no_grad():
-        for file in files:
-            for operation in _load(Path(file)).operations(kernel, reference):
-                if wanted not in operation.name:
-                    continue
-                for shape in operation.shapes:
-                    if mode == "check":
-                        if _DEVICE == "cpu" and math.prod(shape) > _CHECKED_ON_CPU:
-                            document["left_out"].append({"operation": operation.name, "shape": list(shape)})
-                        else:
-                            document["results"].append(_check(operation, shape))
-                        Path(report).write_text(json.dumps(document), encoding="utf-8")
-                        continue
-                    result = _measure(operation, shape)
-                    document["results"].append(result)
-                    Path(report).write_text(json.dumps(document), encoding="utf-8")
-                    copy, ours = result["columns"][0], result["columns"][-1]
-                    sys.stderr.write(
-                        f"{operation.name} {_text(shape)}: {ours['gpu_us']['median']} µs,"
-                        f" copy {copy['gpu_us']['median']} µs, error {ours['error']:.1e}\n"
-                    )
-                    sys.stderr.flush()
-                    gc.collect()
-                    torch.cuda.empty_cache()
+    try:
+        with torch.no_grad():
+            document = _run(repo, wanted, mode, files)
+    except _NoResultsError as error:
+        document = {error.reason: error.detail}
+    Path(report).write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    # Once more by its name, under which the benchmark files import it too: one class Operation, not two.
+    importlib.import_module("kbuild.harness").main(sys.argv[1:])

@@ -10,7 +10,9 @@ from kbuild.errors import ExitCode, UsageError
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False)
-@click.option("-k", "wanted", default="", metavar="TEXT", help="Only operations with TEXT in their name.")
+@click.option(
+    "-k", "wanted", default="", metavar="TEXT", help="Only operations with TEXT in their name, in any case."
+)
 @click.option("--variant", metavar="NAME", help="Load this variant of build/, not the one that fits best.")
 @click.option(
     "-o",
@@ -43,14 +45,15 @@ def bench(
 
     Beside a copy of the same bytes, plain PyTorch, torch.compile and what else the benchmarks name. Needs PyTorch,
     kernels 0.17 or later and, but for --check, a GPU. Fails where a result is off by more than rounding to
-    the operation's dtype; of several results, where one is.
+    the operation's dtype, or has another shape or dtype than it must; of several results, where one does.
     """
     from kbuild import bench as benchmarks
 
     if check and (output is not None or recorded is not None):
         raise UsageError("--check times nothing, so there is no report to write or to show again")
     if recorded is not None:
-        document = json.loads(recorded.read_text(encoding="utf-8"))
+        # An infinity or NaN that an earlier version wrote is no number of JSON's.
+        document = json.loads(recorded.read_text(encoding="utf-8"), parse_constant=lambda _: None)
         stem = recorded.stem
     else:
         from kbuild import freshness
@@ -79,5 +82,6 @@ def bench(
         for written in benchmarks.write(report, document, output, stem):
             click.echo(written, err=as_json)
     for result in report.wrong:
-        click.echo(f"wrong: {result.operation} at {benchmarks.shape_text(result.shape)}", err=True)
+        place = f"{result.operation} at {benchmarks.shape_text(result.shape)}"
+        click.echo(f"wrong: {place}: {result.wrong}", err=True)
     ctx.exit(ExitCode.FINDINGS if report.wrong else ExitCode.OK)

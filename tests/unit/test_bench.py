@@ -1,6 +1,7 @@
 """Benchmark reports: read, judged, shown; and the run that makes them."""
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,29 @@ def test_reads_ratios_and_verdicts() -> None:
     assert not result.wrong
 
 
-@pytest.mark.parametrize("error", [6e-3, float("nan")])
-def test_an_error_past_the_dtype_is_wrong(error: float) -> None:
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"error": 6e-3}, "error 6.0e-03, 5.0e-03 allowed"),
+        ({"error": float("nan")}, "error nan, 5.0e-03 allowed"),
+        ({"error": None}, "there is no error to judge"),
+        (
+            {"wrong": "has the dtype float32, expected bfloat16 as eager has"},
+            "has the dtype float32, expected ",
+        ),
+    ],
+)
+def test_a_wrong_result_says_what_is_wrong(column: dict[str, Any], said: str) -> None:
     doc = document()
-    doc["results"][0]["columns"][-1]["error"] = error
-    assert len(bench.read(doc).wrong) == 1
+    doc["results"][0]["columns"][-1] |= column
+    (result,) = bench.read(doc).wrong
+    assert (result.wrong or "").startswith(said)
+
+
+def test_a_wrong_alternative_is_none_of_the_kernel_s_faults() -> None:
+    doc = document()
+    doc["results"][0]["columns"][1] |= {"wrong": "returns NoneType, expected tensors"}
+    assert bench.read(doc).wrong == ()
 
 
 def test_refuses_other_documents() -> None:
@@ -119,7 +138,7 @@ def project(tmp_path: Path) -> Path:
 def answering(result: dict[str, Any] | None, seen: list[Any], code: int = 0) -> Any:
     def runner(argv: list[str], *, env: dict[str, str], on_stderr_line: Any, **_: Any) -> Completed:
         seen.append((argv, env))
-        on_stderr_line("ModuleNotFoundError: No module named 'kernels'" if code else "rms_norm: 2 µs")
+        on_stderr_line("a line")
         if result is not None:
             Path(argv[3]).write_text(json.dumps(result))
         return Completed(argv=tuple(argv), returncode=code, stdout="", stderr="")
@@ -145,7 +164,7 @@ def test_runs_the_harness_on_the_build(project: Path) -> None:
     assert argv[:3] == ["python3", "-m", "kbuild.harness"]
     assert argv[4:] == ["org/my-kernel", "norm", "measure", str(project / "benchmarks" / "rms_norm.py")]
     assert env["LOCAL_KERNELS"] == f"org/my-kernel={project / 'build'}"
-    assert story == ["rms_norm: 2 µs"]
+    assert story == ["a line"]
 
 
 def test_says_what_is_missing(project: Path) -> None:
@@ -157,13 +176,18 @@ def test_says_what_is_missing(project: Path) -> None:
     cpu = InstalledTorch(torch=Version((2, 11)), cuda=None, python="python3")
     with pytest.raises(MachineError, match="built for the CPU"):
         run(find_torch=lambda: cpu)
-    with pytest.raises(BuildError, match="No module named 'kernels'") as caught:
-        run(find_torch=lambda: TORCH, runner=answering(None, [], code=1))
+    with pytest.raises(MachineError, match="a GPU, and this machine has none"):
+        run(find_torch=lambda: TORCH, runner=answering({"no gpu": None}, []))
+    with pytest.raises(MachineError, match="no kernels") as caught:
+        run(find_torch=lambda: TORCH, runner=answering({"missing": ["kernels"]}, []))
     assert caught.value.hint is not None
-    with pytest.raises(UsageError, match="no operation has 'nothing' in its name"):
-        run(wanted="nothing", find_torch=lambda: TORCH, runner=answering(None, []))
+    with pytest.raises(BuildError, match=r"ended early, with status 1:\na line$"):
+        run(find_torch=lambda: TORCH, runner=answering(None, [], code=1))
+    with pytest.raises(UsageError, match="no operation has 'nothing' in its name; there are: a, b"):
+        run(wanted="nothing", find_torch=lambda: TORCH, runner=answering({"unmatched": ["a", "b"]}, []))
+    shutil.rmtree(project / "build")
     with pytest.raises(UsageError, match="nothing is built"):
-        run(variant="torch29-cxx11-cpu-x86_64-linux", find_torch=lambda: TORCH)
+        run(find_torch=lambda: TORCH)
 
 
 def test_a_project_without_benchmarks(tmp_path: Path) -> None:
@@ -191,7 +215,17 @@ def test_a_wrong_result_fails(tmp_path: Path) -> None:
     recorded.write_text(json.dumps(doc))
     shown = CliRunner().invoke(command, ["--from", str(recorded)])
     assert shown.exit_code == 1
-    assert "wrong: RMS <norm> at 2×3×4096" in shown.stderr
+    assert "wrong: RMS <norm> at 2×3×4096: error 1.0e+00, 5.0e-03 allowed\n" in shown.stderr
+
+
+def test_a_recorded_infinity_is_shown_as_json(tmp_path: Path) -> None:
+    doc = document()
+    doc["results"][0]["columns"][-1]["error"] = float("inf")
+    recorded = tmp_path / "wrong.json"
+    recorded.write_text(json.dumps(doc))
+    shown = CliRunner().invoke(command, ["--from", str(recorded), "--json"])
+    assert shown.exit_code == 1
+    assert json.loads(shown.stdout)["results"][0]["columns"][-1]["error"] is None
 
 
 def checked() -> dict[str, Any]:
