@@ -60,7 +60,7 @@ def raise_for_failure(
         case {"unfit": trace}:
             raise MachineError(
                 f"no built variant fits this machine's {here}:\n{trace.strip()}",
-                hint=f"kbuild build {root}",
+                hint=f"kbuild build {root} builds what fits, and kbuild variants {root} says what it can be built for",
             )
         case {"broken": text}:
             raise FindingsError(f"the built kernel cannot be loaded: {text}")

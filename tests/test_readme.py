@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 from clients import Client, kernel_tester
 from runs import kbuild
 
-from kbuild.cli import COMMANDS
+from kbuild.cli import COMMANDS, cli
 from kbuild.localhub.config import Config, User
 from kbuild.localhub.running import running_hub
 
@@ -97,11 +99,27 @@ def test_every_session_is_played() -> None:
     assert found == {"check", "variants", "build", "abi", "skills", "init"}
 
 
+def lacks_no_option(words: list[str]) -> bool:
+    """Whether a command can be run as it is written; running text names some without their arguments."""
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    try:
+        command.make_context(command.name, list(words))
+    except click.MissingParameter as error:
+        return isinstance(error.param, click.Argument)
+    return True
+
+
 def test_commands_and_options_exist() -> None:
     """Those in running text and in overviews, which no session runs."""
     overview = [line for _, body in BLOCKS for line in body.splitlines() if line.startswith("kbuild ")]
     for text in [*re.findall(r"`(kbuild [^`]+)`", README), *overview]:
         assert text.split()[1] in COMMANDS, text
+    for text in re.findall(r"`(kbuild [^`]+)`", README):
+        assert lacks_no_option(shlex.split(text.partition("|")[0])[1:]), text
     groups = {"skills": ["list", "add"], "lock": ["list", "fetch", "refresh"], "localhub": ["serve"]}
     asked = [[name] for name in COMMANDS] + [
         [group, name] for group, names in groups.items() for name in names

@@ -43,8 +43,8 @@ def init(
 ) -> None:
     """Write a complete project for the kernel that ORG/NAME will be on the Hub.
 
-    It checks, builds, tests and benchmarks as it stands; then put your own operation in the place of its own, which
-    --function has named already: the function, its files and its layer.
+    It checks, builds, tests and, with cuda, benchmarks as it stands; then put your own operation in the place of its
+    own, which --function has named already: the function, its files and its layer.
     """
     org, name = parse_repository(repository)
     if noarch and stable_abi:

@@ -114,6 +114,9 @@ def test_only_what_was_asked_for(backends: tuple[Backend, ...]) -> None:
     assert ("rms_norm/rms_norm.cu" in files) == (Backend.CUDA in backends)
     assert ("rms_norm/rms_norm.cpp" in files) == (Backend.CPU in backends)
     assert ("cuda" in files["torch-ext/torch_binding.cpp"]) == (Backend.CUDA in backends)
+    assert ("benchmarks/rms_norm.py" in files) == (Backend.CUDA in backends)
+    assert ("kbuild bench" in files["README.md"]) == (Backend.CUDA in backends)
+    assert ("on a CPU too" in files["README.md"]) == (len(backends) == 2)
 
 
 @EVERY_OP
