@@ -9,12 +9,13 @@ https://agentskills.io/specification). Where the agents look:
 - OpenCode: `.opencode/skills` and `~/.config/opencode/skills` (https://opencode.ai/docs/skills)
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -87,6 +88,17 @@ class Plan:
     def up_to_date(self) -> bool:
         return not self.of(Action.ADD, Action.UPDATE, Action.REMOVE, Action.CONFLICT)
 
+    @property
+    def forced(self) -> "Plan":
+        """The plan that undoes a user's changes too: no CONFLICT is left in it."""
+        steps = (
+            replace(step, action=Action.UPDATE if step.path in self.skill.files else Action.REMOVE)
+            if step.action is Action.CONFLICT
+            else step
+            for step in self.steps
+        )
+        return replace(self, steps=tuple(steps))
+
 
 def shipped() -> tuple[Skill, ...]:
     """Every skill that kbuild brings along, by name."""
@@ -146,13 +158,10 @@ def refuse_conflicts(plans: Iterable[Plan]) -> None:
 
 
 def apply(plan: Plan) -> None:
-    """Carry out a plan, conflicts included."""
-    for path in plan.of(Action.ADD, Action.UPDATE, Action.CONFLICT):
-        if path in plan.skill.files:
-            _write(plan.target / path, plan.skill.files[path])
-        else:
-            (plan.target / path).unlink()
-    for path in plan.of(Action.REMOVE):
+    """Carry out a plan, conflicts included. Raises UsageError where a file cannot be written."""
+    for path in plan.forced.of(Action.ADD, Action.UPDATE):
+        _write(plan.target / path, plan.skill.files[path])
+    for path in plan.forced.of(Action.REMOVE):
         (plan.target / path).unlink(missing_ok=True)
     record = {path: _digest(content) for path, content in plan.skill.files.items()}
     text = json.dumps({"version": 1, "skill": plan.skill.name, "files": record}, indent=1) + "\n"
@@ -199,12 +208,20 @@ def _recorded(target: Path) -> dict[str, str]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    if file.suffix in (".py", ".sh") and content.startswith(b"#!"):
-        draft.chmod(0o755)
-    draft.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        if file.suffix in (".py", ".sh") and content.startswith(b"#!"):
+            draft.chmod(0o755)
+        draft.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise UsageError(
+            f"cannot write {file}: {error.strerror}",
+            hint="clear the way, or name another place with --dest PATH",
+        ) from error
 
 
 def _digest(content: bytes) -> str:

@@ -75,12 +75,15 @@ def add(
     skill = find(name)
     plans = [plan(skill, place / name) for place in _places(agents, dest, for_user=for_user)]
     if not check:
-        if not force:
-            refuse_conflicts(plans)
+        if force:
+            plans = [one.forced for one in plans]
+        refuse_conflicts(plans)
         for one in plans:
             apply(one)
     if as_json:
-        click.echo(json.dumps({"version": 1, "copies": [_as_json(one) for one in plans]}, indent=2))
+        click.echo(
+            json.dumps({"version": 1, "copies": [_as_json(one, done=not check) for one in plans]}, indent=2)
+        )
     else:
         for one in plans:
             click.echo(f"{one.target}: {_summary(one, done=not check)}")
@@ -121,10 +124,10 @@ def _changes(one: Plan) -> Iterator[str]:
             yield f"  {step.action} {step.path}"
 
 
-def _as_json(one: Plan) -> dict[str, Any]:
+def _as_json(one: Plan, *, done: bool) -> dict[str, Any]:
     return {
         "skill": one.skill.name,
         "path": str(one.target),
-        "up_to_date": one.up_to_date,
+        "up_to_date": done or one.up_to_date,
         "files": [{"path": step.path, "action": step.action.value} for step in one.steps],
     }

@@ -68,6 +68,7 @@ def test_opencode_honours_its_configuration_folder(project: Path, home: Path) ->
 def test_several_at_once_and_a_folder(project: Path, home: Path) -> None:
     added = add(project, home, "--claude", "--codex", "--dest", "elsewhere", "--json")
     copies = json.loads(added.stdout)["copies"]
+    assert all(copy["up_to_date"] for copy in copies)
     assert [Path(copy["path"]).parent for copy in copies] == [
         project / ".claude/skills",
         project / ".agents/skills",
@@ -93,7 +94,9 @@ def test_changes_are_kept_unless_forced(project: Path, home: Path) -> None:
     assert str(changed) in refused.stderr
     assert changed.read_text() == "mine"
     assert not (project / ".agents").exists(), "all or nothing"
-    assert add(project, home, "--claude", "--force").code == 0
+    forced = add(project, home, "--claude", "--force")
+    assert forced.code == 0
+    assert forced.stderr == "  update SKILL.md\n"
     assert changed.read_bytes() == find(NAME).files["SKILL.md"]
 
 
@@ -180,6 +183,32 @@ def test_usage_errors(project: Path, home: Path, arguments: list[str], says: str
     assert failed.code == 2
     assert says in failed.stderr
     assert files(project) == {}
+
+
+@pytest.mark.parametrize("way", ["file", "link", "folder"])
+def test_what_is_in_the_way_is_named_and_stays(project: Path, home: Path, way: str) -> None:
+    place = project / "skills" / NAME / "SKILL.md"
+    if way == "folder":
+        place.mkdir(parents=True)
+    else:
+        (project / "mine").write_text("mine")
+    if way == "file":
+        (project / "mine").rename(project / "skills")
+    elif way == "link":
+        (project / "skills").symlink_to("mine")
+    before = set(project.rglob("*"))
+    failed = add(project, home, "--dest", "skills", "--force")
+    assert failed.code == 2
+    assert f"cannot write skills/{NAME}/SKILL.md: " in failed.stderr
+    assert "hint: clear the way" in failed.stderr
+    assert set(project.rglob("*")) == before
+
+
+def test_a_place_without_the_right_to_write(project: Path, home: Path) -> None:
+    """/proc is nobody's to write, root's neither."""
+    failed = add(project, home, "--dest", "/proc")
+    assert failed.code == 2
+    assert f"cannot write /proc/{NAME}/SKILL.md" in failed.stderr
 
 
 def test_list() -> None:
