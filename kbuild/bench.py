@@ -184,10 +184,30 @@ def run(
     return {"version": 1, "project": project, **measured}
 
 
+def load(path: Path) -> dict[str, Any]:
+    """The document in a recorded report. Raises FindingsError where it is none that `read` can read."""
+    try:
+        # NB: earlier versions wrote an infinity or NaN, which JSON has not.
+        document: dict[str, Any] = json.loads(
+            path.read_text(encoding="utf-8"), parse_constant=lambda _constant: None
+        )
+        read(document)
+    except (ValueError, FindingsError) as error:
+        raise FindingsError(f"{path}: not a benchmark report of version 1") from error
+    return document
+
+
 def read(document: dict[str, Any]) -> Report:
     """The report in a JSON document. Raises FindingsError where it is none of this version."""
-    if document.get("version") != 1 or "results" not in document:
-        raise FindingsError("not a benchmark report of version 1")
+    try:
+        if document["version"] == 1:
+            return _read(document)
+    except (KeyError, TypeError):
+        pass
+    raise FindingsError("not a benchmark report of version 1")
+
+
+def _read(document: dict[str, Any]) -> Report:
     return Report(
         project=document["project"],
         environment=document["environment"],

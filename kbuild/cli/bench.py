@@ -52,8 +52,7 @@ def bench(
     if check and (output is not None or recorded is not None):
         raise UsageError("--check times nothing, so there is no report to write or to show again")
     if recorded is not None:
-        # An infinity or NaN that an earlier version wrote is no number of JSON's.
-        document = json.loads(recorded.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        document = benchmarks.load(recorded)
         stem = recorded.stem
     else:
         from kbuild import freshness

@@ -88,9 +88,22 @@ def test_a_wrong_alternative_is_none_of_the_kernel_s_faults() -> None:
     assert bench.read(doc).wrong == ()
 
 
-def test_refuses_other_documents() -> None:
-    with pytest.raises(FindingsError, match="not a benchmark report of version 1"):
-        bench.read({"version": 2, "results": []})
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": 2, "results": []}',
+        '{"version": 1, "results": []}',
+        '{"version": 1, "project": "k", "environment": {}, "results": [{"operation": "RMSNorm"}]}',
+        "{}",
+        "[]",
+        "[general]",
+        "\x00",
+    ],
+)
+def test_refuses_other_documents(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(FindingsError, match=r"other\.json: not a benchmark report of version 1"):
+        bench.load(tmp_path / "other.json")
 
 
 def test_the_table_says_what_was_measured() -> None:
