@@ -77,7 +77,7 @@ def test_builds_and_passes_its_own_tests(
     tested = kbuild("test", root, "--json", env=on_path(tester))
     assert tested.code == 0, tested.stderr
     result = tested.json()
-    assert result["variant"] == names[0]
+    assert (result["variant"], result["notes"]) == (names[0], [])
     assert result["failed"] == 0
     assert result["passed"] > 30
     assert result["skipped"] == NEED_MORE[op]
@@ -106,7 +106,7 @@ def test_a_triton_project_passes_its_own_tests(tmp_path: Path, tester: Client, o
     tested = kbuild("test", root, "--json", env=on_path(tester))
     assert tested.code == 0, tested.stderr
     result = tested.json()
-    assert (result["variant"], result["failed"]) == ("torch-cpu", 0)
+    assert (result["variant"], result["failed"], result["notes"]) == ("torch-cpu", 0, [])
     assert result["passed"] > 30
     assert result["skipped"] == NEED_MORE[op]
     check_benchmarks_on_cpu(root, tester)
@@ -168,6 +168,12 @@ def check_benchmarks_on_cpu(root: Path, tester: Client) -> None:
     said = kbuild("bench", root, "--check", env=on_path(tester))
     assert "nothing was timed" in said.stdout
     assert (said.stdout + said.stderr).count("large for a CPU") == 1
+    assert "note:" not in said.stderr
+    with (root / "build.toml").open("a") as file:
+        file.write("# edited\n")
+    of_others = kbuild("bench", root, "--check", env=on_path(tester))
+    assert of_others.code == 0
+    assert "note: the sources are not those that torch" in of_others.stderr
     timed = kbuild("bench", root, env=on_path(tester))
     assert timed.code == 3
     assert "kbuild bench --check" in timed.stderr
