@@ -733,3 +733,12 @@ def test_all_in_one_go(project: Path, models: Client, named: str | None) -> None
     cuda = named or VARIANTS[1]
     assert all(name in done.stdout for name in (VARIANTS[0], cuda))
     assert f"compiled ({cuda}) and not run" in done.stderr
+
+
+def test_all_in_one_go_of_python_alone(tmp_path: Path, models: Client) -> None:
+    root = silu(tmp_path, noarch=True)
+    env = environment(root, models.python.parent, ROOT / ".venv" / "bin")
+    argv: list[str | Path] = ["bash", SKILL / "scripts" / "all.sh", root]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no GPU here: nothing was compiled" in done.stderr

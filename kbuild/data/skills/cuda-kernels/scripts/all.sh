@@ -36,5 +36,10 @@ else
     kbuild test "$project"
     if [ -d "$project/benchmarks" ]; then kbuild bench "$project" --check; fi
   fi
-  echo "no GPU here: the CUDA code was ${cuda:+compiled (}${cuda:-not compiled}${cuda:+)} and not run" >&2
+  case $cuda in
+    "") left="the CUDA code was not compiled and not run" ;;
+    torch-cuda) left="nothing was compiled, and the code for a GPU was not run" ;;
+    *) left="the CUDA code was compiled ($cuda) and not run" ;;
+  esac
+  echo "no GPU here: $left" >&2
 fi
