@@ -39,7 +39,7 @@ class Plugin:
         self.loaded, self.outcomes = None, {"passed": 0, "failed": 0, "skipped": 0}
         self.gpu, self.stopped, self.not_found = True, False, set()
     def pytest_configure(self, config):
-        if config.args_source is config.ArgsSource.INVOCATION_DIR:
+        if config.args_source.name not in ("ARGS", "TESTPATHS"):
             config.args = ["tests"]
     # Not before pytest runs: it wants to be there when packages are imported.
     def pytest_sessionstart(self):
@@ -186,7 +186,7 @@ def _judge(report: dict[str, Any], here: machine.InstalledTorch, root: Path, nam
     match code:
         case 4:  # pytest.ExitCode.USAGE_ERROR
             raise UsageError(
-                "pytest did not run the tests; what it says of it stands above",
+                "pytest did not run the tests: its reason stands above",
                 hint=f"it runs in {root}, and paths are relative to that",
             )
         case 5:  # pytest.ExitCode.NO_TESTS_COLLECTED
@@ -221,4 +221,4 @@ def _notes(report: dict[str, Any], loaded: Path | None, name: str, repo: str) ->
     elif not report["gpu"] and "TRITON_INTERPRET" not in os.environ:
         backend = metadata.load(loaded / metadata.FILE_NAME).backend.type
         if backend is metadata.BackendType.CUDA:
-            yield f"without a GPU only that of {loaded.name} was tested which runs on a CPU"
+            yield f"there is no GPU here: of {loaded.name} only what runs on a CPU was tested"
