@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from kbuild import metadata
@@ -43,14 +44,15 @@ def digests(project: Project) -> dict[str, str]:
     package = f"torch-ext/{config.general.name.replace('-', '_')}/"
     files = [file for file in project.visible_files() if file.startswith(package)]
     files.sort(key=lambda file: file.split("/"))
+    digest_of = cache(lambda file: _hash(project.root / file))  # the variants share most files
     found = {}
     for variant in chosen(select(config, Matrix.load())):
         noarch = isinstance(variant.variant, NoarchVariant)
         sources = [*files, *([] if noarch else _compiled(config, variant))]
         content = [
             variant.name,
-            _hash(project.root / CONFIG_NAME),
-            [[file, _hash(project.root / file)] for file in sources],
+            digest_of(CONFIG_NAME),
+            [[file, digest_of(file)] for file in sources],
         ]
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         found[variant.name] = hashlib.sha256(text.encode()).hexdigest()[:12]

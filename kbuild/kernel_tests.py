@@ -154,14 +154,11 @@ def run_tests(
             "running a kernel's tests needs PyTorch, and this environment has none", hint=_NEEDED
         )
     require_fit(variant, here, does="test")
-    environment = {
-        **os.environ,
-        "LOCAL_KERNELS": ":".join(f"{repo}={place}" for repo in repos) if repos else "",
-        # Importing the kernel must leave no bytecode in a build that is to be published.
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    if not repos:
-        del environment["LOCAL_KERNELS"]
+    # Importing the kernel must leave no bytecode in a build that is to be published.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("LOCAL_KERNELS", None)
+    if repos:
+        environment["LOCAL_KERNELS"] = ":".join(f"{repo}={place}" for repo in repos)
     with tempfile.TemporaryDirectory(prefix="kbuild-test-") as scratch:
         report = Path(scratch, "report.json")
         first = repos[0] if repos else ""

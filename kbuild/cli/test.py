@@ -37,11 +37,14 @@ def test(
     folder: kbuild test -k bfloat16
     """
     from kbuild import freshness
+    from kbuild.config.schema import REPO_ID, REPO_ID_RULE
     from kbuild.kernel_tests import repo_ids, run_tests
     from kbuild.project import Project
 
-    if repo_id is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id, re.ASCII):
-        raise UsageError(f"{repo_id!r} names no repository", hint="--repo-id ORG/NAME")
+    if repo_id is not None and re.search(REPO_ID.pattern or "", repo_id) is None:
+        raise UsageError(
+            f"{repo_id!r} names no repository", hint=f"--repo-id ORG/NAME, in each {REPO_ID_RULE}"
+        )
     named = bool(arguments) and not arguments[0].startswith("-")
     project = Project.open(Path(arguments[0]) if named else None)
     config = project.require_config()

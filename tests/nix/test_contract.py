@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trees import write_variant
@@ -70,25 +71,36 @@ def project(folder: Path, general: str, torch: str, kernel: str) -> Path:
     return folder
 
 
-def by_nix(folders: list[Path]) -> list[dict[str, dict[str, list[str]]]]:
-    """What rows.nix says of each project: variant -> section -> capabilities."""
-    nix = package_path() / "nix"
+def evaluate(body: str, scope: str = "") -> Any:
+    """An expression over rows.nix and its like, which get `scope` beside what they all take; from JSON."""
+    package = package_path()
     expression = f"""
       let
-        data = {package_path()}/data;
+        data = {package}/data;
         load = name: builtins.fromJSON (builtins.readFile (data + "/${{name}}"));
         scope = {{
-          util = import {nix}/util.nix;
+          util = import {package}/nix/util.nix;
           matrix = load "matrix.json";
           archs = load "cuda_archs.json";
+          {scope}
         }};
-        rows = path: import {nix}/rows.nix scope (import {nix}/project.nix scope path);
-      in map (path: builtins.listToAttrs (map (row: {{ name = row.variant; value = row.capabilities; }}) (rows path)))
-           [ {" ".join(str(folder) for folder in folders)} ]
+        project = import {package}/nix/project.nix scope;
+        rows = import {package}/nix/rows.nix scope;
+        variant = import {package}/nix/variant.nix scope;
+        named = value: made: builtins.listToAttrs (map (row: {{ name = row.variant; value = value row; }}) made);
+      in {body}
     """
     done = process.run([*_EVAL, "--expr", expression])
     assert done.ok, done.transcript()
-    result: list[dict[str, dict[str, list[str]]]] = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def by_nix(folders: list[Path]) -> list[dict[str, dict[str, list[str]]]]:
+    """What rows.nix says of each project: variant -> section -> capabilities."""
+    listed = " ".join(str(folder) for folder in folders)
+    result: list[dict[str, dict[str, list[str]]]] = evaluate(
+        f"map (path: named (row: row.capabilities) (rows (project path))) [ {listed} ]"
+    )
     return result
 
 
@@ -115,29 +127,15 @@ def test_python_and_nix_agree(tmp_path: Path) -> None:
 
 def ids_by_nix(root: Path) -> dict[str, str]:
     """What variant.nix writes into metadata.json: variant -> id."""
-    nix = package_path() / "nix"
-    expression = f"""
-      let
-        data = {package_path()}/data;
-        load = name: builtins.fromJSON (builtins.readFile (data + "/${{name}}"));
-        scope = {{
-          util = import {nix}/util.nix;
-          matrix = load "matrix.json";
-          archs = load "cuda_archs.json";
-          package = {package_path()};
-          host = null;
-          provenance = null;
-          compile = _: "";
-          link = _: "";
-          step = wanted: wanted.inputs.metadata.id;
-        }};
-        project = import {nix}/project.nix scope {root};
-      in builtins.listToAttrs (map (row: {{ name = row.variant; value = import {nix}/variant.nix scope project row; }})
-           (import {nix}/rows.nix scope project))
+    scope = f"""
+      package = {package_path()};
+      host = null;
+      provenance = null;
+      compile = _: "";
+      link = _: "";
+      step = wanted: wanted.inputs.metadata.id;
     """
-    done = process.run([*_EVAL, "--expr", expression])
-    assert done.ok, done.transcript()
-    result: dict[str, str] = json.loads(done.stdout)
+    result: dict[str, str] = evaluate(f"let p = project {root}; in named (variant p) (rows p)", scope)
     return result
 
 
